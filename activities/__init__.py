@@ -1,0 +1,1 @@
+"""What is done outside: effects, one file a subject, run by the Temporal worker."""

@@ -1,0 +1,1 @@
+"""Who asks: HTTP routes, console and command line. Translates, never decides."""

@@ -1,0 +1,1 @@
+"""What is stored: tables, one aggregate a file, with the queries on them."""

@@ -1,0 +1,1 @@
+"""Servers, builders and fixtures that tests share."""

@@ -1,0 +1,1 @@
+"""In what order: deterministic workflow code with its message types and options."""
