@@ -1,0 +1,92 @@
+"""What a round froze of a tool, named by its content. Pure: no I/O."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from governance.canonical import JSON, digest_of
+from governance.codes import IdempotencyClass
+from governance.execution_policy import PolicyLayer
+
+
+@dataclass(frozen=True)
+class ToolSnapshot:
+    """Everything a call needs to know of its tool, so that later edits change nothing for a round.
+
+    `connection` is the connection's public id and `connection_name` its name then, both None for a tool of no
+    connection. Schemas and annotations are JSON as the source sent them, shared and never copied; they must
+    not be changed. `argument_rules` are the operator's JSON Schemas; arguments must satisfy each of them.
+    """
+
+    exposed_name: str
+    upstream_name: str
+    connection: str | None
+    connection_name: str | None
+    source_kind: str
+    description: str | None
+    input_schema: JSON
+    output_schema: JSON = None
+    annotations: JSON = None
+    parallel_safe: bool = False
+    policy_provenance: tuple[PolicyLayer, ...] = ()
+    timeout_s: float = 60.0
+    idempotency: IdempotencyClass = IdempotencyClass.UNSAFE
+    requires_approval: bool = False
+    argument_rules: tuple[JSON, ...] = ()
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return the snapshot as stored; `digest` is taken over this."""
+        return {
+            "exposed_name": self.exposed_name,
+            "upstream_name": self.upstream_name,
+            "connection": self.connection,
+            "connection_name": self.connection_name,
+            "source_kind": self.source_kind,
+            "description": self.description,
+            "input_schema": self.input_schema,
+            "output_schema": self.output_schema,
+            "annotations": self.annotations,
+            "parallel_safe": self.parallel_safe,
+            "policy_provenance": [layer.to_json() for layer in self.policy_provenance],
+            "timeout_s": float(self.timeout_s),
+            "idempotency": self.idempotency.value,
+            "requires_approval": self.requires_approval,
+            "argument_rules": list(self.argument_rules),
+        }
+
+    @classmethod
+    def from_json(cls, payload: Mapping[str, JSON]) -> "ToolSnapshot":
+        """Read a stored snapshot back; its digest is the one it was stored under."""
+        return cls(
+            exposed_name=payload["exposed_name"],
+            upstream_name=payload["upstream_name"],
+            connection=payload["connection"],
+            connection_name=payload["connection_name"],
+            source_kind=payload["source_kind"],
+            description=payload["description"],
+            input_schema=payload["input_schema"],
+            output_schema=payload["output_schema"],
+            annotations=payload["annotations"],
+            parallel_safe=payload["parallel_safe"],
+            policy_provenance=tuple(
+                PolicyLayer(layer["layer"], layer["value"]) for layer in payload["policy_provenance"]
+            ),
+            timeout_s=payload["timeout_s"],
+            idempotency=IdempotencyClass(payload["idempotency"]),
+            requires_approval=payload["requires_approval"],
+            argument_rules=tuple(payload["argument_rules"]),
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Name the snapshot by its content, as 64 hexadecimal digits; computed once.
+
+        Raises:
+            NotCanonicalError: a schema or text cannot be written as JSON in UTF-8.
+        """
+        return digest_of(self.to_json())
+
+
+def frozen_set_digest(pairs: Iterable[tuple[str, str]]) -> str:
+    """Name a set of tools by its (exposed name, snapshot digest) pairs; order and repeats do not matter."""
+    return digest_of(sorted({(name, snapshot) for name, snapshot in pairs}))
