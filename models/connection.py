@@ -1,0 +1,142 @@
+"""MCP connections: a registered server, how to reach it and what of it may be executed."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import String, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from governance.codes import IdempotencyClass
+from governance.decision import ConnectionRules
+from models.base import Base, Configuration, EnumByValue, PublicId, new_id, utc_now
+
+
+class Network(StrEnum):
+    """Which addresses a connection may be dialled at; link-local and metadata addresses never."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+    LOOPBACK = "loopback"
+
+
+class SessionScope(StrEnum):
+    """What shares one MCP session; sessions are never shared between keys."""
+
+    KEY = "key"
+    BINDING = "binding"
+    CONVERSATION = "conversation"
+
+
+class OnSessionLoss(StrEnum):
+    """What follows when the server has forgotten the session."""
+
+    RETRY_ONCE = "retry_once"
+    REPORT = "report"
+
+
+class EventStream(StrEnum):
+    """When the standalone GET stream is opened."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class ConnectionHealth(StrEnum):
+    """What the last contact showed."""
+
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+    FAILING = "failing"
+
+
+class Connection(Base):
+    """A registered MCP server."""
+
+    __tablename__ = "connections"
+
+    id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
+    name: Mapped[str] = mapped_column(String(32), unique=True)
+    url: Mapped[str] = mapped_column(String(2048))
+    network: Mapped[Network] = mapped_column(EnumByValue(Network), default=Network.PUBLIC)
+    enabled: Mapped[bool] = mapped_column(default=True)
+    tools_to_execute: Mapped[list[str] | None] = mapped_column(Configuration)
+    open_to_all_keys: Mapped[bool] = mapped_column(default=False)
+    session_scope: Mapped[SessionScope] = mapped_column(EnumByValue(SessionScope), default=SessionScope.KEY)
+    on_session_loss: Mapped[OnSessionLoss] = mapped_column(
+        EnumByValue(OnSessionLoss), default=OnSessionLoss.RETRY_ONCE
+    )
+    event_stream: Mapped[EventStream] = mapped_column(EnumByValue(EventStream), default=EventStream.AUTO)
+    protocol_version: Mapped[str] = mapped_column(String(32), default="auto")
+    tool_timeout_s: Mapped[float] = mapped_column(default=60.0)
+    idempotency: Mapped[IdempotencyClass] = mapped_column(
+        EnumByValue(IdempotencyClass), default=IdempotencyClass.UNSAFE
+    )
+    refusal_statuses: Mapped[list[int]] = mapped_column(Configuration, default=list)
+    version: Mapped[int] = mapped_column(default=1)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+    health: Mapped[ConnectionHealth] = mapped_column(
+        EnumByValue(ConnectionHealth), default=ConnectionHealth.UNKNOWN
+    )
+    last_failure: Mapped[dict[str, str] | None] = mapped_column(Configuration)
+    """The last failed contact: {"stage": connect|initialize|tools/list|call, "code", "message", "at"}."""
+    synced_at: Mapped[datetime | None]
+    dropped_tools: Mapped[list[dict[str, str]]] = mapped_column(Configuration, default=list)
+    """Tools that the server listed and that cannot be used: [{"name", "reason"}]."""
+
+    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - SQLAlchemy reads it from the class.
+
+    def rules(self) -> ConnectionRules:
+        """Return what `decide` needs to know of the connection."""
+        return ConnectionRules(
+            name=self.name,
+            enabled=self.enabled,
+            tools_to_execute=None if self.tools_to_execute is None else tuple(self.tools_to_execute),
+            open_to_all_keys=self.open_to_all_keys,
+        )
+
+
+@dataclass(frozen=True)
+class ConnectionTarget:
+    """What an activity needs to dial a connection."""
+
+    id: str
+    name: str
+    url: str
+    network: Network
+    protocol_version: str
+    event_stream: EventStream
+    session_scope: SessionScope
+    on_session_loss: OnSessionLoss
+    refusal_statuses: tuple[int, ...]
+    enabled: bool
+    version: int
+
+
+def target_of(connection: Connection) -> ConnectionTarget:
+    """Return the dialling facts of a connection as a value that outlives the transaction."""
+    return ConnectionTarget(
+        id=connection.id,
+        name=connection.name,
+        url=connection.url,
+        network=connection.network,
+        protocol_version=connection.protocol_version,
+        event_stream=connection.event_stream,
+        session_scope=connection.session_scope,
+        on_session_loss=connection.on_session_loss,
+        refusal_statuses=tuple(connection.refusal_statuses),
+        enabled=connection.enabled,
+        version=connection.version,
+    )
+
+
+def find_connection(session: Session, name: str) -> Connection | None:
+    """Return the connection of a name, or None."""
+    return session.scalar(select(Connection).where(Connection.name == name))
+
+
+def load_connections(session: Session) -> tuple[Connection, ...]:
+    """Return every connection by name."""
+    return tuple(session.scalars(select(Connection).order_by(Connection.name)))

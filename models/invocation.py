@@ -1,0 +1,329 @@
+"""The ledger: invocations of bindings and each physical send of them.
+
+An invocation is one use of a binding. The life cycle is five small functions: `start`, `provision`,
+`complete`, `fail` and `cancel`; the last three are `settle` with a status. The first terminal state
+wins; what comes later changes nothing and is the caller's to record as an audit fact.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import (
+    CheckConstraint,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    String,
+    UniqueConstraint,
+    func,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from governance.canonical import JSON
+from governance.codes import InvocationOutcome, InvocationStatus, SendOutcome
+from governance.failures import CallError
+from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
+from models.binding import ToolBinding
+from models.database import WriteSession
+
+
+class ToolInvocation(Base):
+    """One use of a binding; definition and implementation are the binding's, which the database holds."""
+
+    __tablename__ = "tool_invocations"
+    __table_args__ = (
+        UniqueConstraint("tool_binding_id", "attempt_no"),
+        Index(
+            "idx_tool_invocations_binding_idempotency",
+            "tool_binding_id",
+            "idempotency_key",
+            unique=True,
+            sqlite_where=text("idempotency_key IS NOT NULL"),
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
+        ForeignKeyConstraint(
+            ["tool_binding_id", "tool_definition_id", "tool_implementation_id"],
+            ["tool_bindings.id", "tool_bindings.tool_definition_id", "tool_bindings.tool_implementation_id"],
+            name="fk_tool_invocations_binding",
+        ),
+        CheckConstraint("(status = 'running') = (finished_at IS NULL)", name="finished_when_terminal"),
+    )
+
+    id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
+    tool_binding_id: Mapped[str] = mapped_column(PublicId)
+    tool_definition_id: Mapped[str] = mapped_column(PublicId)
+    tool_implementation_id: Mapped[str] = mapped_column(PublicId)
+    round_id: Mapped[str] = mapped_column(PublicId, ForeignKey("rounds.id", ondelete="CASCADE"), index=True)
+    attempt_no: Mapped[int]
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    status: Mapped[InvocationStatus] = mapped_column(EnumByValue(InvocationStatus))
+    outcome: Mapped[InvocationOutcome] = mapped_column(
+        EnumByValue(InvocationOutcome), default=InvocationOutcome.KNOWN
+    )
+    request_digest: Mapped[str] = mapped_column(Digest, ForeignKey("payloads.digest"))
+    response_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("payloads.digest"))
+    is_error: Mapped[bool] = mapped_column(default=False)
+    """The tool answered and said that it failed; the content is kept."""
+    error: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """Why there is no good result, as `governance.failures.CallError`."""
+    lease_token: Mapped[str | None] = mapped_column(String(36))
+    """Who may send now; a worker whose token is no longer here has been replaced and must not send."""
+    resolution: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """What an operator found out later of an unknown outcome; the status never changes after it is terminal."""
+    started_at: Mapped[datetime] = mapped_column(default=utc_now)
+    finished_at: Mapped[datetime | None]
+
+
+class ToolSend(Base):
+    """One physical send of an invocation: when its first byte could leave, and what came back."""
+
+    __tablename__ = "tool_sends"
+    __table_args__ = (UniqueConstraint("invocation_id", "number"),)
+
+    id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
+    invocation_id: Mapped[str] = mapped_column(
+        PublicId, ForeignKey("tool_invocations.id", ondelete="CASCADE")
+    )
+    number: Mapped[int]
+    worker: Mapped[str] = mapped_column(String(255))
+    lease_token: Mapped[str] = mapped_column(String(36))
+    session_digest: Mapped[str | None] = mapped_column(Digest)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    sent_at: Mapped[datetime | None]
+    """Committed before the first byte leaves: null proves that nothing was sent."""
+    answered_at: Mapped[datetime | None]
+    outcome: Mapped[SendOutcome | None] = mapped_column(EnumByValue(SendOutcome))
+    cursor: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """Where to resume the answer: {"request_id", "last_event_id"}."""
+
+
+class RequestMismatchError(Exception):
+    """The idempotency key was used before with another request."""
+
+    def __init__(self, idempotency_key: str) -> None:
+        """Name the key."""
+        super().__init__(
+            f"The idempotency key {idempotency_key!r} belongs to another request; use a new key."
+        )
+        self.idempotency_key = idempotency_key
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """An invocation and whether it is new."""
+
+    invocation: ToolInvocation
+    created: bool
+
+
+def start(
+    session: WriteSession,
+    binding: ToolBinding,
+    request_digest: str,
+    idempotency_key: str | None,
+    lease_token: str,
+) -> ToolInvocation:
+    """Insert a running invocation with the binding's next attempt number, under a lock on the binding."""
+    session.execute(select(ToolBinding.id).where(ToolBinding.id == binding.id).with_for_update())
+    return _insert(session, binding, request_digest, idempotency_key, lease_token)
+
+
+def provision(
+    session: WriteSession,
+    binding: ToolBinding,
+    request_digest: str,
+    idempotency_key: str | None,
+    lease_token: str,
+) -> Provisioned:
+    """Return the invocation of a key, or start it; a blank key is never deduplicated.
+
+    Raises:
+        RequestMismatchError: the key was used with another request digest.
+    """
+    session.execute(select(ToolBinding.id).where(ToolBinding.id == binding.id).with_for_update())
+    key = (idempotency_key or "").strip() or None
+    if key is not None:
+        found = session.scalar(
+            select(ToolInvocation).where(
+                ToolInvocation.tool_binding_id == binding.id, ToolInvocation.idempotency_key == key
+            )
+        )
+        if found is not None:
+            if found.request_digest != request_digest:
+                raise RequestMismatchError(key)
+            return Provisioned(found, created=False)
+    return Provisioned(_insert(session, binding, request_digest, key, lease_token), created=True)
+
+
+def _insert(
+    session: WriteSession, binding: ToolBinding, request_digest: str, key: str | None, lease_token: str
+) -> ToolInvocation:
+    last = session.scalar(
+        select(func.max(ToolInvocation.attempt_no)).where(ToolInvocation.tool_binding_id == binding.id)
+    )
+    invocation = ToolInvocation(
+        id=new_id(),
+        tool_binding_id=binding.id,
+        tool_definition_id=binding.tool_definition_id,
+        tool_implementation_id=binding.tool_implementation_id,
+        round_id=binding.round_id,
+        attempt_no=(last or 0) + 1,
+        idempotency_key=key,
+        status=InvocationStatus.RUNNING,
+        request_digest=request_digest,
+        lease_token=lease_token,
+        started_at=utc_now(),
+    )
+    session.add(invocation)
+    session.flush()
+    return invocation
+
+
+def take_over(session: WriteSession, invocation: ToolInvocation, lease_token: str) -> None:
+    """Make `lease_token` the only one that may send for a running invocation."""
+    invocation.lease_token = lease_token
+    session.flush()
+
+
+def load_sends(session: Session, invocation_id: str) -> tuple[ToolSend, ...]:
+    """Return the sends of an invocation, oldest first."""
+    return tuple(
+        session.scalars(
+            select(ToolSend).where(ToolSend.invocation_id == invocation_id).order_by(ToolSend.number)
+        )
+    )
+
+
+def open_send(
+    session: WriteSession, invocation: ToolInvocation, number: int, worker: str, session_digest: str | None
+) -> ToolSend:
+    """Record that a send is about to be tried; nothing has left yet."""
+    if invocation.lease_token is None:
+        raise ValueError("A send needs the lease of its invocation.")
+    send = ToolSend(
+        id=new_id(),
+        invocation_id=invocation.id,
+        number=number,
+        worker=worker,
+        lease_token=invocation.lease_token,
+        session_digest=session_digest,
+    )
+    session.add(send)
+    session.flush()
+    return send
+
+
+def mark_sent(session: WriteSession, send_id: str, lease_token: str) -> bool:
+    """Record that the first byte is about to leave; False when the sender no longer may.
+
+    It may not when the invocation is terminal or another worker has taken it over.
+    """
+    may_send = (
+        select(ToolInvocation.id)
+        .where(
+            ToolInvocation.id == ToolSend.invocation_id,
+            ToolInvocation.lease_token == lease_token,
+            ToolInvocation.status == InvocationStatus.RUNNING,
+        )
+        .exists()
+    )
+    changed = session.scalar(
+        update(ToolSend)
+        .where(ToolSend.id == send_id, ToolSend.lease_token == lease_token, may_send)
+        .values(sent_at=utc_now())
+        .returning(ToolSend.id)
+        .execution_options(synchronize_session=False)
+    )
+    return changed is not None
+
+
+def close_send(
+    session: WriteSession, send_id: str, outcome: SendOutcome, cursor: Mapping[str, JSON] | None = None
+) -> None:
+    """Record what is known of a send at its end."""
+    answered = outcome in (SendOutcome.ANSWERED, SendOutcome.REFUSED)
+    values: dict[str, object] = {"outcome": outcome, "answered_at": utc_now() if answered else None}
+    if cursor is not None:
+        values["cursor"] = dict(cursor)
+    session.execute(
+        update(ToolSend)
+        .where(ToolSend.id == send_id)
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """The terminal state of an invocation."""
+
+    status: InvocationStatus
+    outcome: InvocationOutcome = InvocationOutcome.KNOWN
+    response_digest: str | None = None
+    is_error: bool = False
+    error: CallError | None = None
+
+
+def settle(session: WriteSession, invocation_id: str, settlement: Settlement) -> bool:
+    """Move a running invocation to its terminal state; False when it was terminal already."""
+    changed = session.scalar(
+        update(ToolInvocation)
+        .where(ToolInvocation.id == invocation_id, ToolInvocation.status == InvocationStatus.RUNNING)
+        .values(
+            status=settlement.status,
+            outcome=settlement.outcome,
+            response_digest=settlement.response_digest,
+            is_error=settlement.is_error,
+            error=None if settlement.error is None else settlement.error.to_json(),
+            lease_token=None,
+            finished_at=utc_now(),
+        )
+        .returning(ToolInvocation.id)
+        .execution_options(synchronize_session=False)
+    )
+    return changed is not None
+
+
+def complete(session: WriteSession, invocation_id: str, response_digest: str) -> bool:
+    """Record a good result; False when the invocation was terminal already."""
+    return settle(
+        session, invocation_id, Settlement(InvocationStatus.SUCCEEDED, response_digest=response_digest)
+    )
+
+
+def fail(session: WriteSession, invocation_id: str, error: CallError, outcome: InvocationOutcome) -> bool:
+    """Record a failure; False when the invocation was terminal already."""
+    return settle(session, invocation_id, Settlement(InvocationStatus.FAILED, outcome, error=error))
+
+
+def cancel(session: WriteSession, invocation_id: str, error: CallError, outcome: InvocationOutcome) -> bool:
+    """Record a cancellation; False when the invocation was terminal already."""
+    return settle(session, invocation_id, Settlement(InvocationStatus.CANCELED, outcome, error=error))
+
+
+def load_invocations(session: Session, round_id: str) -> dict[str, ToolInvocation]:
+    """Return the invocations of a round by id."""
+    rows = session.scalars(select(ToolInvocation).where(ToolInvocation.round_id == round_id))
+    return {row.id: row for row in rows}
+
+
+def load_open_invocations(session: Session, round_id: str) -> tuple[tuple[ToolInvocation, bool], ...]:
+    """Return the running invocations of a round, each with whether anything was sent for it."""
+    was_sent = (
+        select(ToolSend.id)
+        .where(ToolSend.invocation_id == ToolInvocation.id, ToolSend.sent_at.is_not(None))
+        .where(
+            ToolSend.outcome.is_(None) | ToolSend.outcome.not_in([SendOutcome.NOT_SENT, SendOutcome.REFUSED])
+        )
+        .exists()
+    )
+    rows = session.execute(
+        select(ToolInvocation, was_sent).where(
+            ToolInvocation.round_id == round_id, ToolInvocation.status == InvocationStatus.RUNNING
+        )
+    ).all()
+    return tuple((invocation, bool(sent)) for invocation, sent in rows)

@@ -1,0 +1,49 @@
+"""Payloads: canonical JSON bytes, stored once under their digest."""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from governance.canonical import digest
+from models.base import Base, Digest, utc_now
+from models.database import WriteSession
+
+
+class Payload(Base):
+    """The bytes of arguments, a result or an error, immutable."""
+
+    __tablename__ = "payloads"
+
+    digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    size: Mapped[int] = mapped_column(BigInteger)
+    content: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+def insert_ignoring_conflict(session: Session, table: type[Base], *rows: dict[str, object]) -> int:
+    """Insert rows, leave rows alone that are there already, and tell how many were new.
+
+    No exception is raised for a duplicate, so the transaction stays usable on PostgreSQL.
+    """
+    if not rows:
+        return 0
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table).on_conflict_do_nothing()
+    result = session.connection().execute(statement, list(rows))
+    return result.rowcount
+
+
+def store_payload(session: WriteSession, content: bytes) -> str:
+    """Store bytes, unless they are stored already, and return their digest."""
+    name = digest(content)
+    insert_ignoring_conflict(
+        session, Payload, {"digest": name, "size": len(content), "content": content, "created_at": utc_now()}
+    )
+    return name
+
+
+def load_payload(session: Session, name: str) -> bytes | None:
+    """Return the bytes of a digest, or None."""
+    return session.scalar(select(Payload.content).where(Payload.digest == name))

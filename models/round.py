@@ -1,0 +1,214 @@
+"""Rounds: what was asked, what was decided for each call, and the events that tell of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, String, UniqueConstraint, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from governance.canonical import JSON
+from governance.codes import RoundState
+from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
+from models.database import WriteSession
+
+
+class Round(Base):
+    """One provider round: a set of tool calls that a caller asked for, under one key."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (UniqueConstraint("key_id", "round_key"),)
+
+    id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
+    workflow_id: Mapped[str] = mapped_column(String(255), unique=True)
+    key_id: Mapped[str] = mapped_column(PublicId, index=True)
+    """The calling key; no foreign key, since a round outlives a deleted key."""
+    round_key: Mapped[str] = mapped_column(String(255))
+    """The caller's Idempotency-Key, or the round's own id."""
+    body_digest: Mapped[str] = mapped_column(Digest)
+    request_id: Mapped[str] = mapped_column(String(64))
+    state: Mapped[RoundState] = mapped_column(
+        EnumByValue(RoundState), default=RoundState.REQUESTED, index=True
+    )
+    state_reason: Mapped[str | None] = mapped_column(String(255))
+    request_filter: Mapped[dict[str, JSON]] = mapped_column(Configuration)
+    """The filter headers as received: {"include_clients": [..]|null, "include_tools": [..]|null}."""
+    frozen_set_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("frozen_sets.digest"))
+    has_unknown: Mapped[bool] = mapped_column(default=False)
+    call_count: Mapped[int]
+    event_count: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class RoundCall(Base):
+    """One call of a round, at its place in the model's order."""
+
+    __tablename__ = "round_calls"
+
+    round_id: Mapped[str] = mapped_column(
+        PublicId, ForeignKey("rounds.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    call_id: Mapped[str] = mapped_column(String(512))
+    tool_name: Mapped[str] = mapped_column(String(512))
+    arguments_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("payloads.digest"))
+    """The arguments as the model gave them, before parsing: canonical JSON of {"arguments": ...}."""
+    binding_id: Mapped[str | None] = mapped_column(PublicId, ForeignKey("tool_bindings.id"))
+    sent_arguments_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("payloads.digest"))
+    """The parsed arguments as they are sent: canonical JSON of an object."""
+    stage: Mapped[int | None]
+    invocation_id: Mapped[str | None] = mapped_column(PublicId, ForeignKey("tool_invocations.id"))
+    refusal: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """Why the call was not admitted, as `governance.failures.CallError`; None for an admitted call."""
+
+
+class RoundEvent(Base):
+    """Something that happened in a round, numbered from 1 without gaps."""
+
+    __tablename__ = "round_events"
+
+    round_id: Mapped[str] = mapped_column(
+        PublicId, ForeignKey("rounds.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(64))
+    data: Mapped[dict[str, JSON]] = mapped_column(Configuration)
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    """An event to append: its kind, such as `call_finished`, and a JSON object without arguments or results."""
+
+    kind: str
+    data: Mapping[str, JSON]
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """A call as it was asked for, its arguments stored already."""
+
+    call_id: str
+    tool_name: str
+    arguments_digest: str
+
+
+@dataclass(frozen=True)
+class RequestedRound:
+    """A round as it was asked for."""
+
+    workflow_id: str
+    key_id: str
+    round_key: str
+    body_digest: str
+    request_id: str
+    request_filter: Mapping[str, JSON]
+    calls: Sequence[RequestedCall]
+
+
+def insert_round(session: WriteSession, requested: RequestedRound, round_id: str) -> Round:
+    """Insert a round in state requested, with its calls and its first event."""
+    row = Round(
+        id=round_id,
+        workflow_id=requested.workflow_id,
+        key_id=requested.key_id,
+        round_key=requested.round_key,
+        body_digest=requested.body_digest,
+        request_id=requested.request_id,
+        state=RoundState.REQUESTED,
+        request_filter=dict(requested.request_filter),
+        call_count=len(requested.calls),
+        event_count=0,
+    )
+    session.add(row)
+    session.flush()
+    session.add_all(
+        RoundCall(
+            round_id=round_id,
+            position=position,
+            call_id=call.call_id,
+            tool_name=call.tool_name,
+            arguments_digest=call.arguments_digest,
+        )
+        for position, call in enumerate(requested.calls)
+    )
+    append_events(session, round_id, [NewEvent("round_requested", {"call_count": len(requested.calls)})])
+    return row
+
+
+def append_events(session: WriteSession, round_id: str, events: Iterable[NewEvent]) -> None:
+    """Append events to a round.
+
+    The count on the round's row is the lock: two writers of one round take turns from here to their
+    commit, so a reader that has seen number n has seen everything before it.
+    """
+    new = list(events)
+    if not new:
+        return
+    last = session.scalar(
+        update(Round)
+        .where(Round.id == round_id)
+        .values(event_count=Round.event_count + len(new))
+        .returning(Round.event_count)
+        .execution_options(synchronize_session=False)
+    )
+    if last is None:
+        return
+    now = utc_now()
+    session.execute(
+        RoundEvent.__table__.insert(),  # type: ignore[attr-defined]
+        [
+            {"round_id": round_id, "number": number, "kind": event.kind, "data": dict(event.data), "at": now}
+            for number, event in enumerate(new, start=last - len(new) + 1)
+        ],
+    )
+
+
+def find_round(session: Session, round_id: str, key_id: str | None = None) -> Round | None:
+    """Return a round; with `key_id`, only if that key asked for it."""
+    row = session.get(Round, round_id)
+    return row if row is not None and key_id in (None, row.key_id) else None
+
+
+def find_round_by_key(session: Session, key_id: str, round_key: str) -> Round | None:
+    """Return the round that a key asked for under a round key, or None."""
+    return session.scalar(select(Round).where(Round.key_id == key_id, Round.round_key == round_key))
+
+
+def load_round_calls(session: Session, round_id: str) -> tuple[RoundCall, ...]:
+    """Return the calls of a round in the model's order."""
+    return tuple(
+        session.scalars(select(RoundCall).where(RoundCall.round_id == round_id).order_by(RoundCall.position))
+    )
+
+
+def load_events(session: Session, round_id: str, after: int, limit: int = 500) -> tuple[RoundEvent, ...]:
+    """Return the events of a round with a number above `after`, oldest first, at most `limit`."""
+    return tuple(
+        session.scalars(
+            select(RoundEvent)
+            .where(RoundEvent.round_id == round_id, RoundEvent.number > after)
+            .order_by(RoundEvent.number)
+            .limit(limit)
+        )
+    )
+
+
+def set_round_state(
+    session: WriteSession, round_id: str, state: RoundState, reason: str | None = None
+) -> None:
+    """Move a round to a state, whatever it was."""
+    session.execute(update(Round).where(Round.id == round_id).values(state=state, state_reason=reason))
+
+
+def abandon_round(session: WriteSession, round_id: str, reason: str) -> bool:
+    """Mark a round that was never started as abandoned; tell whether it was still only requested."""
+    changed = session.scalar(
+        update(Round)
+        .where(Round.id == round_id, Round.state == RoundState.REQUESTED)
+        .values(state=RoundState.ABANDONED, state_reason=reason, finished_at=utc_now())
+        .returning(Round.id)
+    )
+    return changed is not None

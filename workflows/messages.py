@@ -1,0 +1,77 @@
+"""The public contract with those who start rounds through Temporal: names, input and result."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.common import SearchAttributeKey
+
+PROVIDER_ROUND = "ProviderRound"
+"""The workflow type of a round."""
+
+CONNECTION_SYNC = "ConnectionSync"
+"""The workflow type that verifies a connection and discovers its tools."""
+
+TASK_QUEUE = "sluicegate"
+"""The task queue that workers poll unless they are told otherwise."""
+
+KEY_ATTRIBUTE = SearchAttributeKey.for_keyword("SluicegateKey")
+STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("RoundState")
+TOOLS_ATTRIBUTE = SearchAttributeKey.for_keyword_list("ToolNames")
+UNKNOWN_ATTRIBUTE = SearchAttributeKey.for_bool("HasUnknown")
+
+INLINE_ARGUMENTS_MAX_BYTES = 16 * 1024
+"""Arguments that a direct starter may put into the input, as JSON, for each call."""
+
+MAX_CALLS = 256
+"""Calls in one round; Temporal's history and mutable state stay far below their limits."""
+
+
+def _no_calls() -> list["InlineCall"]:
+    return []
+
+
+@dataclass(frozen=True)
+class InlineCall:
+    """A call whose arguments travel in the input, as the model gave them: JSON text or an object."""
+
+    id: str
+    name: str
+    arguments: Any = "{}"
+
+
+@dataclass(frozen=True)
+class RoundInput:
+    """What a round needs to start. Fields are only ever added, with defaults.
+
+    The API stores the round first and gives `round_id`; the calls are then read from the database.
+    Whoever starts a round through Temporal leaves `round_id` empty and gives `calls`.
+    """
+
+    key_id: str
+    round_key: str
+    round_id: str = ""
+    body_digest: str = ""
+    calls: list[InlineCall] = field(default_factory=_no_calls)
+    include_clients: list[str] | None = None
+    include_tools: list[str] | None = None
+    search_attributes: bool = True
+    """False where the cluster does not know our search attributes."""
+    heartbeat_timeout_s: float = 8.0
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """How a round ended; results are read from the API, never from here."""
+
+    round_id: str
+    state: str
+    succeeded: int
+    failed: int
+    refused: int
+    canceled: int
+    unknown: int
+
+
+def round_workflow_id(key_id: str, round_key_digest: str) -> str:
+    """Name the workflow of a round: the caller and the SHA-256 of its round key."""
+    return f"round:{key_id}:{round_key_digest}"
