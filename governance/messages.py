@@ -34,6 +34,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
     ),
     ErrorCode.FORBIDDEN: ("This credential may not do that.", "此凭据无权执行该操作。"),
     ErrorCode.NOT_FOUND: ("There is no {what} {name}.", "不存在 {what} {name}。"),
+    ErrorCode.METHOD_NOT_ALLOWED: (
+        "{path} does not take {method}; see the Allow header.",
+        "{path} 不支持 {method} 方法，请参阅 Allow 响应头。",
+    ),
     ErrorCode.CONFLICT: ("{what} {name} exists already.", "{what} {name} 已存在。"),
     ErrorCode.PRECONDITION_FAILED: (
         "{what} was changed meanwhile (now {etag}). Read it again and repeat the edit with If-Match.",
@@ -123,6 +127,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "轮次结束前未发送对工具 {tool} 的调用。",
     ),
     ErrorCode.CANCELED: ("The call of {tool} was canceled.", "对工具 {tool} 的调用已取消。"),
+    ErrorCode.CANCEL_UNAVAILABLE: (
+        "The workflow engine cannot be reached, so the round was not told to stop. Send the cancel again later.",
+        "工作流引擎不可用，取消请求未能送达轮次，请稍后重新发送。",
+    ),
     ErrorCode.ROUND_ABANDONED: (
         "This round was not started and never will be; nothing was sent. Use a new Idempotency-Key.",
         "此轮次未启动，且不会再启动；未发送任何内容。请使用新的 Idempotency-Key。",
