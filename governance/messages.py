@@ -110,12 +110,11 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "工具 {tool} 的服务器违反了协议：{reason}",
     ),
     ErrorCode.SESSION_NOT_FOUND: (
-        "The server of {tool} has forgotten its session; the tool did not run. The next call opens a new one.",
+        "The server of {tool} has forgotten its session; the tool did not run. The next call opens another.",
         "工具 {tool} 的服务器已丢失会话，工具未执行；下次调用将重新建立会话。",
     ),
     ErrorCode.OUTCOME_UNKNOWN: (
-        "The call of {tool} was sent and no answer came ({reason}). Whether it ran is not known; "
-        "check before you repeat it.",
+        "The call of {tool} was sent and no answer came ({reason}). It may have run; check before repeating.",
         "对工具 {tool} 的调用已发出但没有应答（{reason}），是否已执行未知；重试前请先核实。",
     ),
     ErrorCode.RESULT_TOO_LARGE: (
@@ -128,11 +127,11 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
     ),
     ErrorCode.CANCELED: ("The call of {tool} was canceled.", "对工具 {tool} 的调用已取消。"),
     ErrorCode.CANCEL_UNAVAILABLE: (
-        "The workflow engine cannot be reached, so the round was not told to stop. Send the cancel again later.",
+        "The workflow engine cannot be reached, so the round was not told to stop. Send the cancel again.",
         "工作流引擎不可用，取消请求未能送达轮次，请稍后重新发送。",
     ),
     ErrorCode.ROUND_ABANDONED: (
-        "This round was not started and never will be; nothing was sent. Use a new Idempotency-Key.",
+        "This round was not started and never will be; nothing was sent. Use another Idempotency-Key.",
         "此轮次未启动，且不会再启动；未发送任何内容。请使用新的 Idempotency-Key。",
     ),
     ErrorCode.DATABASE_BUSY: (
@@ -166,6 +165,7 @@ class _Lenient(Formatter):
     """Leaves a gap visible instead of failing: an error about an error helps nobody."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        del args
         return kwargs.get(str(key), "?")
 
 

@@ -20,7 +20,7 @@ NAMING_CONVENTION = {
 """Names that Alembic can find again on both databases."""
 
 Configuration = JSON().with_variant(JSONB(), "postgresql")
-"""A column type for configuration that an operator wrote. Payloads are bytes: jsonb refuses NUL and renames numbers."""
+"""A column type for configuration. Payloads are bytes instead: jsonb refuses NUL and rewrites numbers."""
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -72,7 +72,7 @@ class Base(DeclarativeBase):
     """Every table of Sluicegate."""
 
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
-    type_annotation_map: Mapping[Any, Any] = {  # noqa: RUF012 - SQLAlchemy reads it from the class.
+    type_annotation_map: Mapping[Any, Any] = {
         datetime: UTCDateTime(),
         bytes: LargeBinary(),
         str: String(),

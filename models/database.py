@@ -75,7 +75,7 @@ class Database:
         if self.is_sqlite:
             self._write_engine = _sqlite_engine(self.url, busy_timeout_ms, writable=True, echo=echo)
             self._read_engine = _sqlite_engine(self.url, busy_timeout_ms, writable=False, echo=echo)
-            # One writer: SQLite has one write lock, and waiting in a queue is fair where its busy loop is not.
+            # One writer: SQLite has one write lock, and a queue is fair where its busy loop is not.
             self._writers = ThreadPoolExecutor(1, "database-write")
             self._readers = ThreadPoolExecutor(SQLITE_READERS, "database-read")
         else:

@@ -32,7 +32,7 @@ from models.database import WriteSession
 
 
 class ToolInvocation(Base):
-    """One use of a binding; definition and implementation are the binding's, which the database holds."""
+    """One use of a binding; the database holds that definition and implementation are the binding's."""
 
     __tablename__ = "tool_invocations"
     __table_args__ = (
@@ -73,7 +73,7 @@ class ToolInvocation(Base):
     lease_token: Mapped[str | None] = mapped_column(String(36))
     """Who may send now; a worker whose token is no longer here has been replaced and must not send."""
     resolution: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
-    """What an operator found out later of an unknown outcome; the status never changes after it is terminal."""
+    """What an operator found out later of an unknown outcome; a terminal status never changes."""
     started_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
 

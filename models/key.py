@@ -22,7 +22,7 @@ SECRET_BYTES = 32
 """Random bytes in a secret."""
 
 SHOWN_CHARACTERS = 8
-"""Leading characters of a secret that stay readable, after the prefix, so that an operator can tell secrets apart."""
+"""Characters of a secret, after its prefix, that stay readable, so that secrets can be told apart."""
 
 
 class ApiKey(Base):
@@ -59,7 +59,7 @@ class KeySecret(Base):
 
 
 class KeyToolGrant(Base):
-    """What a key's configuration grants on one connection; kept by connection id, so a re-used name grants nothing."""
+    """What a key's configuration grants on one connection, by its id: a re-used name grants nothing."""
 
     __tablename__ = "key_tool_grants"
 
@@ -112,7 +112,7 @@ def add_secret(
 
 
 def find_by_secret(session: Session, secret: str, now: datetime) -> ApiKey | None:
-    """Return the key that a secret belongs to, whether or not it is enabled; None for an unknown or expired secret."""
+    """Return the key of a secret, enabled or not; None for an unknown or expired secret."""
     wanted = hash_secret(secret)
     row = session.execute(
         select(ApiKey, KeySecret.secret_hash, KeySecret.expires_at)
@@ -121,7 +121,7 @@ def find_by_secret(session: Session, secret: str, now: datetime) -> ApiKey | Non
     ).one_or_none()
     if row is None:
         return None
-    key, stored, expires_at = row._tuple()
+    key, stored, expires_at = row.t
     if not hmac.compare_digest(stored, wanted) or (expires_at is not None and expires_at <= now):
         return None
     return key
@@ -140,7 +140,7 @@ def load_key_rules(session: Session, key: ApiKey) -> KeyRules:
 
 
 def load_tool_grants(session: Session, key_id: str) -> tuple[ToolGrant, ...]:
-    """Return a key's tool configuration in the operator's order; empty also where there is no configuration."""
+    """Return a key's tool configuration in the operator's order; empty also where there is none."""
     rows = session.execute(
         select(Connection.name, KeyToolGrant.tools_to_execute)
         .join(Connection, Connection.id == KeyToolGrant.connection_id)
@@ -153,7 +153,7 @@ def load_tool_grants(session: Session, key_id: str) -> tuple[ToolGrant, ...]:
 def replace_tool_grants(
     session: WriteSession, key: ApiKey, grants: tuple[tuple[str, tuple[str, ...]], ...] | None
 ) -> None:
-    """Set a key's tool configuration, as (connection id, tools); None removes it, which widens access to the baseline."""
+    """Set a key's tool configuration, as (connection id, tools); None removes it, which widens access."""
     session.execute(delete(KeyToolGrant).where(KeyToolGrant.key_id == key.id))
     key.has_tool_config = grants is not None
     key.updated_at = utc_now()

@@ -159,7 +159,7 @@ def clear_session(session: WriteSession, session_row_id: str, observed_version: 
 
 
 def close_sessions_of(session: WriteSession, scope: str) -> tuple[tuple[str, bytes], ...]:
-    """Close every open session of a scope, and return (connection id, sealed session) of each for a DELETE."""
+    """Close every open session of a scope; return (connection id, sealed session) of each for a DELETE."""
     rows = session.execute(
         select(McpSession.connection_id, McpSession.sealed).where(
             McpSession.scope == scope, McpSession.state == SessionState.OPEN

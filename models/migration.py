@@ -44,7 +44,7 @@ def is_current(database: Database) -> bool:
 
 
 def drift(database: Database) -> list[object]:
-    """Return the differences between the migrated schema and the tables in code; empty when there are none."""
+    """Return the differences between the migrated schema and the tables in code; [] for none."""
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, METADATA))

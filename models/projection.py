@@ -35,7 +35,7 @@ MCP_TOOL_KIND = "mcp_tool"
 
 @dataclass(frozen=True)
 class DeclaredTool:
-    """A tool as its server lists it; `declared` is a JSON object with description, schemas and annotations."""
+    """A tool as its server lists it; `declared` has description, schemas and annotations, as JSON."""
 
     upstream_name: str
     declared: Mapping[str, JSON]

@@ -80,7 +80,7 @@ class RoundEvent(Base):
 
 @dataclass(frozen=True)
 class NewEvent:
-    """An event to append: its kind, such as `call_finished`, and a JSON object without arguments or results."""
+    """An event to append: its kind, such as `call_finished`, and JSON without arguments or results."""
 
     kind: str
     data: Mapping[str, JSON]

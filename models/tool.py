@@ -99,7 +99,7 @@ class ToolImplementation(Base):
 
 
 class ToolSnapshotRow(Base):
-    """An immutable tool snapshot under its digest; the content is `governance.snapshots.ToolSnapshot` as JSON bytes."""
+    """An immutable snapshot under its digest: `governance.snapshots.ToolSnapshot` as JSON bytes."""
 
     __tablename__ = "tool_snapshots"
 

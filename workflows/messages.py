@@ -75,3 +75,31 @@ class RoundResult:
 def round_workflow_id(key_id: str, round_key_digest: str) -> str:
     """Name the workflow of a round: the caller and the SHA-256 of its round key."""
     return f"round:{key_id}:{round_key_digest}"
+
+
+@dataclass(frozen=True)
+class ConnectionSyncInput:
+    """Which connection to verify and list."""
+
+    connection_id: str
+
+
+def _no_names() -> list[str]:
+    return []
+
+
+def _no_pairs() -> list[list[str]]:
+    return []
+
+
+@dataclass(frozen=True)
+class ConnectionSyncResult:
+    """What contact with a connection showed; `failure` has stage, code, message and at when it failed."""
+
+    ok: bool
+    tools: int = 0
+    added: list[str] = field(default_factory=_no_names)
+    changed: list[str] = field(default_factory=_no_names)
+    retired: list[str] = field(default_factory=_no_names)
+    dropped: list[list[str]] = field(default_factory=_no_pairs)
+    failure: dict[str, str] | None = None

@@ -1,0 +1,159 @@
+"""Verify a connection and discover its tools: dial, initialize, list, project."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from governance.schemas import SchemaProblem, compile_schema
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.client_pool import ClientPool
+from activities.mcp_http.client import MCPClient
+from activities.mcp_http.errors import MCPError, Outcome
+from activities.mcp_http.types import ListedTool, ToolListing
+from models.base import utc_now
+from models.connection import Connection, ConnectionHealth, ConnectionTarget, target_of
+from models.database import Database, ReadSession, WriteSession
+from models.projection import DeclaredTool, ProjectionReport, project_connection
+
+CONNECTION_GONE = "ConnectionGone"
+"""Failure type: the connection was deleted meanwhile."""
+
+
+@dataclass(frozen=True)
+class SyncConnection:
+    """Which connection to contact."""
+
+    connection_id: str
+
+
+def _nothing() -> list[str]:
+    return []
+
+
+def _no_drops() -> list[list[str]]:
+    return []
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What contact with the server showed; `failure` has stage, code and message when it failed."""
+
+    ok: bool
+    tools: int = 0
+    added: list[str] = field(default_factory=_nothing)
+    changed: list[str] = field(default_factory=_nothing)
+    retired: list[str] = field(default_factory=_nothing)
+    dropped: list[list[str]] = field(default_factory=_no_drops)
+    """[name, reason] of tools that cannot be used."""
+    failure: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class _Contact:
+    listing: ToolListing | None
+    failure: dict[str, str] | None
+
+
+class ConnectionSyncer:
+    """Holds what contacting servers needs."""
+
+    def __init__(self, database: Database, clients: ClientPool) -> None:
+        """Use a database and a pool of clients."""
+        self._database = database
+        self._clients = clients
+
+    @activity.defn(name="sync_connection")
+    async def sync_connection(self, request: SyncConnection) -> SyncReport:
+        """List the server's tools and project them; idempotent. A failure keeps the last good list."""
+        target = await self._database.read(_target, request.connection_id)
+        if target is None:
+            raise ApplicationError(
+                f"Connection {request.connection_id!r} does not exist.",
+                type=CONNECTION_GONE,
+                non_retryable=True,
+            )
+        contact = await _contact(self._clients.client(target))
+        return await self._database.write(_record, target.id, contact)
+
+
+def _target(session: ReadSession, connection_id: str) -> ConnectionTarget | None:
+    connection = session.get(Connection, connection_id)
+    return None if connection is None else target_of(connection)
+
+
+async def _contact(client: MCPClient) -> _Contact:
+    """Open a session of its own, list the tools and close it again."""
+    stage = "initialize"
+    try:
+        session = await client.open_session()
+        stage = "tools/list"
+        try:
+            return _Contact(await client.list_tools(session), None)
+        finally:
+            await client.close_session(session)
+    except MCPError as error:
+        unreachable = error.outcome is Outcome.NOT_SENT and stage == "initialize"
+        failure = {
+            "stage": "connect" if unreachable else stage,
+            "code": error.code,
+            "message": error.message,
+            "at": utc_now().isoformat(),
+        }
+        return _Contact(None, failure)
+
+
+def _record(session: WriteSession, connection_id: str, contact: _Contact) -> SyncReport:
+    connection = session.get(Connection, connection_id)
+    if connection is None:
+        raise ApplicationError(
+            f"Connection {connection_id!r} was deleted.", type=CONNECTION_GONE, non_retryable=True
+        )
+    if contact.listing is None:
+        connection.health = ConnectionHealth.FAILING
+        connection.last_failure = contact.failure
+        return SyncReport(ok=False, failure=contact.failure)
+    usable, dropped = _usable_tools(contact.listing.tools)
+    dropped += [[drop.name, drop.reason] for drop in contact.listing.dropped]
+    report = project_connection(session, connection, usable)
+    dropped += [list(drop) for drop in report.dropped]
+    connection.health = ConnectionHealth.HEALTHY
+    connection.last_failure = None
+    connection.synced_at = utc_now()
+    connection.dropped_tools = [{"name": name, "reason": reason} for name, reason in dropped]
+    return _report(report, len(usable) - len(report.dropped), dropped)
+
+
+def _report(report: ProjectionReport, tools: int, dropped: list[list[str]]) -> SyncReport:
+    return SyncReport(
+        ok=True,
+        tools=tools,
+        added=list(report.added),
+        changed=list(report.changed),
+        retired=list(report.retired),
+        dropped=dropped,
+    )
+
+
+def _usable_tools(listed: Iterable[ListedTool]) -> tuple[list[DeclaredTool], list[list[str]]]:
+    """Leave out tools whose schema cannot be used: one bad tool never loses the others."""
+    usable: list[DeclaredTool] = []
+    dropped: list[list[str]] = []
+    for tool in listed:
+        schema = compile_schema(tool.input_schema)
+        if isinstance(schema, SchemaProblem):
+            dropped.append([tool.name, schema.reason])
+            continue
+        usable.append(
+            DeclaredTool(
+                tool.name,
+                {
+                    "title": tool.title,
+                    "description": tool.description,
+                    "input_schema": tool.input_schema,
+                    "output_schema": tool.output_schema,
+                    "annotations": tool.annotations,
+                },
+            )
+        )
+    return usable, dropped

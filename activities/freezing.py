@@ -1,0 +1,362 @@
+"""Freeze a round: fix which tools it may use, admit or refuse each of its calls, and plan the rest.
+
+One transaction, idempotent by the round: a second freeze returns the plan of the first.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from governance.admission import Refused, call_error, judge_arguments, judge_name
+from governance.canonical import JSON, canonical_bytes, digest, digest_of
+from governance.codes import ErrorCode, RoundState
+from governance.filters import InvalidFilter, parse_request_filter
+from governance.snapshots import ToolSnapshot, frozen_set_digest
+from governance.tool_cache import KnownTool, ToolCache
+from models.audit import AuditFact, AuditKind, append_audit
+from models.base import new_id, utc_now
+from models.binding import BindingReason, ToolBinding, load_bindings
+from models.catalog import World, load_world
+from models.database import Database, WriteSession
+from models.key import ApiKey
+from models.payload import insert_ignoring_conflict, load_payload, store_payload
+from models.round import (
+    NewEvent,
+    RequestedCall,
+    RequestedRound,
+    Round,
+    RoundCall,
+    append_events,
+    insert_round,
+    load_round_calls,
+)
+from models.tool import CatalogTool, FrozenSet, GovernanceMode, load_snapshots
+
+ROUND_ABANDONED = "RoundAbandoned"
+"""Failure type: the round got a 503 and must never start."""
+
+ROUND_MISMATCH = "RoundMismatch"
+"""Failure type: the workflow was started with another body than the stored round has."""
+
+ROUND_UNKNOWN = "RoundUnknown"
+"""Failure type: the round or its key does not exist, or its input is malformed."""
+
+
+def _no_calls() -> list["CallToFreeze"]:
+    return []
+
+
+@dataclass(frozen=True)
+class CallToFreeze:
+    """A call given in the workflow's input, its arguments as the model gave them."""
+
+    id: str
+    name: str
+    arguments: Any = "{}"
+
+
+@dataclass(frozen=True)
+class FreezeRound:
+    """Which round to freeze; `calls` only where the round is not stored yet."""
+
+    workflow_id: str
+    key_id: str
+    round_key: str
+    round_id: str
+    body_digest: str
+    calls: list[CallToFreeze] = field(default_factory=_no_calls)
+    include_clients: list[str] | None = None
+    include_tools: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class PlannedCall:
+    """An admitted call, as much of it as ordering and timing need."""
+
+    position: int
+    tool: str
+    server: str
+    parallel_safe: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class FrozenRound:
+    """The plan of a round: its admitted calls in the model's order, and how many were refused."""
+
+    round_id: str
+    frozen_set_digest: str
+    tool_count: int
+    call_count: int
+    refused: int
+    calls: list[PlannedCall]
+
+
+class RoundFreezer:
+    """Holds what freezing needs."""
+
+    def __init__(self, database: Database, tools: ToolCache) -> None:
+        """Use a database and a cache of parsed tools."""
+        self._database = database
+        self._tools = tools
+
+    @activity.defn(name="freeze_round")
+    async def freeze_round(self, request: FreezeRound) -> FrozenRound:
+        """Freeze a round; idempotent by its workflow id."""
+        return await self._database.write(freeze, request, self._tools)
+
+
+def freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> FrozenRound:
+    """Do the work of `freeze_round` in one transaction.
+
+    Raises:
+        ApplicationError: of type RoundAbandoned, RoundMismatch or RoundUnknown; none gets better by retrying.
+    """
+    row = _find_or_insert(session, request)
+    if row.state is RoundState.ABANDONED:
+        raise _refusal(ROUND_ABANDONED, f"Round {row.id!r} was abandoned before it started.")
+    if request.body_digest and request.body_digest != row.body_digest:
+        raise _refusal(ROUND_MISMATCH, f"Round {row.id!r} was asked for with another body.")
+    if row.frozen_set_digest is None:
+        _freeze_now(session, row, tools)
+    return _stored_plan(session, row, tools)
+
+
+def _refusal(kind: str, message: str) -> ApplicationError:
+    return ApplicationError(message, type=kind, non_retryable=True)
+
+
+def _find_or_insert(session: WriteSession, request: FreezeRound) -> Round:
+    row = session.scalar(select(Round).where(Round.workflow_id == request.workflow_id).with_for_update())
+    if row is not None:
+        return row
+    if request.round_id:
+        raise _refusal(ROUND_UNKNOWN, f"Round {request.round_id!r} is not stored.")
+    if session.get(ApiKey, request.key_id) is None:
+        raise _refusal(
+            ROUND_UNKNOWN, f"Key {request.key_id!r} does not exist; use a key's id, not its secret."
+        )
+    filters = {"include_clients": request.include_clients, "include_tools": request.include_tools}
+    calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in request.calls]
+    return insert_round(
+        session,
+        RequestedRound(
+            workflow_id=request.workflow_id,
+            key_id=request.key_id,
+            round_key=request.round_key,
+            body_digest=digest_of({"calls": calls, **filters}),
+            request_id=request.workflow_id[:64],
+            request_filter=filters,
+            calls=[
+                RequestedCall(
+                    call_id=call.id,
+                    tool_name=call.name,
+                    arguments_digest=store_payload(session, canonical_bytes({"arguments": call.arguments})),
+                )
+                for call in request.calls
+            ],
+        ),
+        new_id(),
+    )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A call that was admitted: the tool it is bound to and the arguments it will send."""
+
+    call: RoundCall
+    tool: CatalogTool
+    arguments: bytes
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """A call that was refused, and why."""
+
+    call: RoundCall
+    refused: Refused
+
+
+def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> None:
+    world = _world_of(session, row)
+    visible = world.visible()
+    row.frozen_set_digest = _store_frozen_set(session, visible)
+    calls = load_round_calls(session, row.id)
+    verdicts = _judge_all(session, world, calls, tools)
+    bound = [verdict for verdict in verdicts if isinstance(verdict, _Bound)]
+    turned = [verdict for verdict in verdicts if isinstance(verdict, _Turned)]
+    _store_bindings(session, row.id, bound)
+    for verdict in turned:
+        verdict.call.refusal = verdict.refused.error.to_json()
+    row.state = RoundState.RUNNING
+    row.started_at = utc_now()
+    session.flush()
+    append_audit(session, *(_audit(row, verdict) for verdict in verdicts))
+    started = {"tool_count": len(visible), "admitted": len(bound), "refused": len(turned)}
+    append_events(
+        session,
+        row.id,
+        [NewEvent("round_started", started), *(_refusal_event(verdict) for verdict in turned)],
+    )
+
+
+def _world_of(session: Session, row: Round) -> World:
+    key = session.get(ApiKey, row.key_id)
+    headers = row.request_filter
+    request = parse_request_filter(headers.get("include_clients"), headers.get("include_tools"))
+    if isinstance(request, InvalidFilter):
+        raise _refusal(
+            ROUND_UNKNOWN, f"The filter {request.header} holds {request.entry!r}: {request.reason}"
+        )
+    if key is None:
+        # The key was deleted since the round was asked for: its calls are refused like a disabled key's.
+        gone = ApiKey(id=row.key_id, name="", enabled=False, has_tool_config=False)
+        return load_world(session, gone, request)
+    return load_world(session, key, request)
+
+
+def _store_frozen_set(session: WriteSession, visible: Sequence[CatalogTool]) -> str:
+    pairs = {tool.exposed_name: tool.snapshot_digest for tool in visible}
+    name = frozen_set_digest(pairs.items())
+    if session.get(FrozenSet, name) is None:
+        insert_ignoring_conflict(
+            session,
+            FrozenSet,
+            {
+                "digest": name,
+                "members": canonical_bytes(pairs),
+                "tool_count": len(pairs),
+                "created_at": utc_now(),
+            },
+        )
+    return name
+
+
+def _judge_all(
+    session: WriteSession, world: World, calls: Sequence[RoundCall], tools: ToolCache
+) -> list[_Bound | _Turned]:
+    loader = _Snapshots(session, tools)
+    seen: set[str] = set()
+    verdicts: list[_Bound | _Turned] = []
+    for call in calls:
+        if call.call_id in seen:
+            error = call_error(ErrorCode.DUPLICATE_CALL_ID, {"call_id": call.call_id})
+            verdicts.append(_Turned(call, Refused(error, None, "duplicate_call_id")))
+            continue
+        seen.add(call.call_id)
+        verdicts.append(_judge(session, world, call, loader))
+    return verdicts
+
+
+class _Snapshots:
+    """Loads snapshots through the cache, within one transaction."""
+
+    def __init__(self, session: Session, tools: ToolCache) -> None:
+        self._session = session
+        self._tools = tools
+
+    def known(self, digest_: str) -> KnownTool:
+        return self._tools.get(digest_, lambda: load_snapshots(self._session, {digest_})[digest_])
+
+
+def _judge(session: WriteSession, world: World, call: RoundCall, snapshots: _Snapshots) -> _Bound | _Turned:
+    found = judge_name(world.context, world.governed, call.tool_name)
+    if isinstance(found, Refused):
+        return _Turned(call, found)
+    tool = world.catalog[found.exposed_name]
+    stored = load_payload(session, call.arguments_digest) if call.arguments_digest else None
+    raw = json.loads(stored)["arguments"] if stored else None
+    verdict = judge_arguments(call.tool_name, raw, lambda: snapshots.known(tool.snapshot_digest).schema)
+    if isinstance(verdict, Refused):
+        return _Turned(call, verdict)
+    return _Bound(call, tool, canonical_bytes(verdict.arguments))
+
+
+def _store_bindings(session: WriteSession, round_id: str, bound: Iterable[_Bound]) -> None:
+    ids: dict[str, str] = {}
+    for verdict in bound:
+        tool = verdict.tool
+        if tool.exposed_name not in ids:
+            binding = ToolBinding(
+                id=new_id(),
+                round_id=round_id,
+                tool_name=tool.exposed_name,
+                tool_definition_id=tool.definition_id,
+                tool_implementation_id=tool.implementation_id,
+                snapshot_digest=tool.snapshot_digest,
+                governance_mode=GovernanceMode.REPLACEABLE,
+                binding_reason=BindingReason.SNAPSHOT_DEFAULT,
+            )
+            session.add(binding)
+            session.flush()
+            ids[tool.exposed_name] = binding.id
+        verdict.call.binding_id = ids[tool.exposed_name]
+        verdict.call.sent_arguments_digest = store_payload(session, verdict.arguments)
+
+
+def _audit(row: Round, verdict: _Bound | _Turned) -> AuditFact:
+    call = verdict.call
+    if isinstance(verdict, _Bound):
+        return AuditFact(
+            AuditKind.CALL_ADMITTED,
+            actor=row.key_id,
+            request_id=row.request_id,
+            round_id=row.id,
+            tool_name=call.tool_name,
+            arguments_digest=digest(verdict.arguments),
+            data={"position": call.position, "snapshot": verdict.tool.snapshot_digest},
+        )
+    return AuditFact(
+        AuditKind.CALL_REFUSED,
+        actor=row.key_id,
+        request_id=row.request_id,
+        round_id=row.id,
+        tool_name=call.tool_name,
+        code=verdict.refused.error.code.value,
+        arguments_digest=call.arguments_digest,
+        data={
+            "position": call.position,
+            "level": verdict.refused.level,
+            "reason": verdict.refused.reason,
+        },
+    )
+
+
+def _refusal_event(verdict: _Turned) -> NewEvent:
+    data: Mapping[str, JSON] = {
+        "position": verdict.call.position,
+        "tool_call_id": verdict.call.call_id,
+        "tool": verdict.call.tool_name,
+        "code": verdict.refused.error.code.value,
+    }
+    return NewEvent("call_refused", data)
+
+
+def _stored_plan(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRound:
+    bindings = {binding.id: binding for binding in load_bindings(session, row.id).values()}
+    loader = _Snapshots(session, tools)
+    planned: list[PlannedCall] = []
+    refused = 0
+    for call in load_round_calls(session, row.id):
+        if call.binding_id is None:
+            refused += 1
+            continue
+        snapshot: ToolSnapshot = loader.known(bindings[call.binding_id].snapshot_digest).snapshot
+        planned.append(
+            PlannedCall(
+                position=call.position,
+                tool=snapshot.exposed_name,
+                server=snapshot.connection_name or snapshot.source_kind,
+                parallel_safe=snapshot.parallel_safe,
+                timeout_s=snapshot.timeout_s,
+            )
+        )
+    frozen = row.frozen_set_digest or ""
+    tool_count = session.scalar(select(FrozenSet.tool_count).where(FrozenSet.digest == frozen)) or 0
+    return FrozenRound(row.id, frozen, tool_count, row.call_count, refused, planned)

@@ -1,0 +1,37 @@
+"""Keeps a running activity's heartbeat going, so that a dead worker is noticed and a cancel arrives."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Self
+
+from temporalio import activity
+
+BEATS_PER_TIMEOUT = 4
+"""Beats within one heartbeat timeout: three may be late before the worker is taken for dead."""
+
+
+class Heartbeat:
+    """Beats until it is left; `details` travel with each beat and reach the next attempt."""
+
+    def __init__(self, timeout: timedelta | None) -> None:
+        """Beat for an activity with this heartbeat timeout; without one, stay silent."""
+        self._timeout = timeout
+        self._task: asyncio.Task[None] | None = None
+        self.details: tuple[Any, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        """Begin to beat."""
+        if self._timeout is not None:
+            self._task = asyncio.create_task(self._beat(self._timeout.total_seconds() / BEATS_PER_TIMEOUT))
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _beat(self, every_s: float) -> None:
+        while True:
+            activity.heartbeat(*self.details)
+            await asyncio.sleep(every_s)

@@ -1,0 +1,213 @@
+"""Runs tools of MCP servers: session, call, and what each failure of the transport means for the ledger."""
+
+from collections.abc import Mapping
+
+from activities.client_pool import ClientPool
+from activities.ledger import CallOutcome, OpenCall
+from activities.mcp_http.client import MCPClient
+from activities.mcp_http.errors import MCPError, Outcome, SessionLost
+from activities.mcp_http.types import CallHooks, Cursor, ToolAnswer, ToolCall
+from activities.mcp_sessions import HeldSession, McpSessions, SessionScope
+from activities.runner import RepeatLaterError, SendGate
+from governance.admission import call_error
+from governance.canonical import JSON, NotCanonicalError, canonical_bytes
+from governance.codes import (
+    Classification,
+    ErrorCode,
+    IdempotencyClass,
+    InvocationOutcome,
+    InvocationStatus,
+    SendOutcome,
+)
+from governance.failures import CallError
+from models.base import new_id
+from models.connection import OnSessionLoss
+from models.invocation import Settlement
+
+IDEMPOTENCY_META = "dev.sluicegate/idempotency-key"
+"""The field of `_meta` in which a server gets the call's idempotency key."""
+
+
+class McpRunner:
+    """Makes calls over MCP; sessions are shared by every worker."""
+
+    def __init__(self, clients: ClientPool, sessions: McpSessions, result_max_bytes: int) -> None:
+        """Keep results of up to `result_max_bytes`."""
+        self._clients = clients
+        self._sessions = sessions
+        self._result_max_bytes = result_max_bytes
+
+    async def run(self, call: OpenCall, gate: SendGate) -> CallOutcome:
+        """Make the call; after a lost session once more, where the connection says so.
+
+        Raises:
+            RepeatLaterError: nothing ran, and another attempt may succeed.
+        """
+        client = self._clients.client(call.target)
+        wanted = SessionScope(call.target.id, call.target.version, call.session_scope)
+        retries = 1 if call.target.on_session_loss is OnSessionLoss.RETRY_ONCE else 0
+        stored = call.session
+        while True:
+            try:
+                held = await self._sessions.obtain(wanted, stored, client.open_session)
+            except MCPError as error:
+                return self._not_opened(call, error)
+            try:
+                return self._answered(call, await self._call(client, held, call, gate))
+            except SessionLost as error:
+                await self._sessions.discard(held)
+                if retries == 0 or call.resume is not None:
+                    return self._failed(call, error)
+                retries -= 1
+                stored = None
+                await gate.next_send()
+            except MCPError as error:
+                return self._failed(call, error)
+
+    async def _call(self, client: MCPClient, held: HeldSession, call: OpenCall, gate: SendGate) -> ToolAnswer:
+        request_id = new_id() if call.resume is None else call.resume.request_id
+        asked = ToolCall(
+            name=call.snapshot.upstream_name,
+            arguments=call.arguments,
+            request_id=request_id,
+            meta={IDEMPOTENCY_META: call.place.idempotency_key},
+            input_schema=call.snapshot.input_schema,
+            output_schema=call.snapshot.output_schema,
+        )
+
+        async def before_send() -> None:
+            await gate.before_send(held.digest)
+
+        async def on_cursor(cursor: Cursor) -> None:
+            await gate.on_cursor({"request_id": cursor.request_id, "last_event_id": cursor.last_event_id})
+
+        hooks = CallHooks(
+            before_send=before_send,
+            on_cursor=on_cursor,
+            tell_upstream_on_cancel=gate.tell_upstream_on_cancel,
+        )
+        timeout_s = call.snapshot.timeout_s
+        if call.resume is None:
+            return await client.call_tool(held.session, asked, hooks, timeout_s)
+        cursor = Cursor(call.resume.request_id, call.resume.last_event_id)
+        return await client.resume_call(held.session, cursor, asked, hooks, timeout_s)
+
+    def _answered(self, call: OpenCall, answer: ToolAnswer) -> CallOutcome:
+        try:
+            content = canonical_bytes(answer.raw)
+        except NotCanonicalError:
+            return _settled(
+                InvocationStatus.FAILED,
+                _error(
+                    call,
+                    ErrorCode.UPSTREAM_PROTOCOL_ERROR,
+                    {"reason": "result_not_json"},
+                    Classification.PROTOCOL,
+                ),
+            )
+        if len(content) > self._result_max_bytes:
+            return self._too_large(call)
+        if not answer.is_error:
+            return CallOutcome(Settlement(InvocationStatus.SUCCEEDED), SendOutcome.ANSWERED, content)
+        error = _error(call, ErrorCode.TOOL_RESULT_ERROR, {}, Classification.SEMANTIC)
+        settlement = Settlement(InvocationStatus.FAILED, is_error=True, error=error)
+        return CallOutcome(settlement, SendOutcome.ANSWERED, content)
+
+    def _too_large(self, call: OpenCall) -> CallOutcome:
+        details = {"limit_bytes": self._result_max_bytes}
+        error = _error(call, ErrorCode.RESULT_TOO_LARGE, details, Classification.RUNTIME)
+        return _settled(InvocationStatus.FAILED, error)
+
+    def _failed(self, call: OpenCall, error: MCPError) -> CallOutcome:
+        """Say what a failure of the transport means; raise where another attempt may follow."""
+        match error.outcome:
+            case Outcome.NOT_SENT:
+                return self._not_sent(call, error)
+            case Outcome.REFUSED:
+                return self._refused(call, error)
+            case Outcome.UNKNOWN:
+                return self._unknown(call, error)
+            case Outcome.ANSWERED:
+                return self._answered_with_error(call, error)
+
+    def _not_opened(self, call: OpenCall, error: MCPError) -> CallOutcome:
+        """The handshake failed: whatever became of it, the call itself was not sent."""
+        details: dict[str, JSON] = {"outcome": "not_sent", "reason": error.code, "stage": "initialize"}
+        retryable = error.retryable or error.outcome is Outcome.UNKNOWN
+        failure = _error(
+            call, ErrorCode.UPSTREAM_UNAVAILABLE, details, Classification.TRANSPORT, retryable=retryable
+        )
+        outcome = CallOutcome(Settlement(InvocationStatus.FAILED, error=failure), SendOutcome.NOT_SENT)
+        if retryable:
+            raise RepeatLaterError(outcome, error.retry_after_s)
+        return outcome
+
+    def _not_sent(self, call: OpenCall, error: MCPError) -> CallOutcome:
+        details: dict[str, JSON] = {"outcome": "not_sent", "reason": error.code}
+        failure = _error(
+            call, ErrorCode.UPSTREAM_UNAVAILABLE, details, Classification.TRANSPORT, retryable=error.retryable
+        )
+        outcome = CallOutcome(Settlement(InvocationStatus.FAILED, error=failure), SendOutcome.NOT_SENT)
+        if error.retryable:
+            raise RepeatLaterError(outcome, error.retry_after_s)
+        return outcome
+
+    def _refused(self, call: OpenCall, error: MCPError) -> CallOutcome:
+        lost = isinstance(error, SessionLost)
+        code = ErrorCode.SESSION_NOT_FOUND if lost else ErrorCode.UPSTREAM_REFUSED
+        details: dict[str, JSON] = {"reason": error.code, "http_status": error.http_status}
+        if error.retry_after_s is not None:
+            details["retry_after_s"] = error.retry_after_s
+        failure = _error(call, code, details, Classification.TRANSPORT, retryable=error.retryable)
+        outcome = CallOutcome(Settlement(InvocationStatus.FAILED, error=failure), SendOutcome.REFUSED)
+        if error.retryable and not lost:
+            raise RepeatLaterError(outcome, error.retry_after_s)
+        return outcome
+
+    def _unknown(self, call: OpenCall, error: MCPError) -> CallOutcome:
+        repeatable = call.snapshot.idempotency is not IdempotencyClass.UNSAFE
+        details: dict[str, JSON] = {"reason": error.code, "outcome": "unknown"}
+        if error.http_status is not None:
+            details["http_status"] = error.http_status
+        code = ErrorCode.OUTCOME_UNKNOWN
+        if error.code == "tool_timeout":
+            code = ErrorCode.TOOL_TIMEOUT
+            details["timeout_s"] = call.snapshot.timeout_s
+        failure = _error(call, code, details, Classification(error.classification))
+        settlement = Settlement(InvocationStatus.FAILED, InvocationOutcome.UNKNOWN, error=failure)
+        outcome = CallOutcome(settlement, SendOutcome.UNKNOWN)
+        if repeatable and code is not ErrorCode.TOOL_TIMEOUT:
+            raise RepeatLaterError(outcome, error.retry_after_s)
+        return outcome
+
+    def _answered_with_error(self, call: OpenCall, error: MCPError) -> CallOutcome:
+        if error.code == "result_too_large":
+            return self._too_large(call)
+        details: dict[str, JSON] = {"reason": error.code}
+        details.update(
+            {name: error.details[name] for name in ("jsonrpc_code", "http_status") if name in error.details}
+        )
+        semantic = error.classification == "semantic"
+        code = ErrorCode.TOOL_ERROR if semantic else ErrorCode.UPSTREAM_PROTOCOL_ERROR
+        if semantic:
+            details["server_message"] = error.details.get("jsonrpc_message", "")
+        return _settled(
+            InvocationStatus.FAILED, _error(call, code, details, Classification(error.classification))
+        )
+
+
+def _error(
+    call: OpenCall,
+    code: ErrorCode,
+    details: Mapping[str, JSON],
+    classification: Classification,
+    *,
+    retryable: bool = False,
+) -> CallError:
+    return call_error(
+        code, {"tool": call.snapshot.exposed_name, **details}, classification, retryable=retryable
+    )
+
+
+def _settled(status: InvocationStatus, error: CallError) -> CallOutcome:
+    return CallOutcome(Settlement(status, error=error), SendOutcome.ANSWERED)

@@ -1,0 +1,49 @@
+"""What a runner is: the one seam through which the wrapper reaches a tool, whatever its source kind."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from activities.ledger import CallOutcome, OpenCall
+from governance.canonical import JSON
+
+
+class SendGate(Protocol):
+    """The wrapper's side of a send: every runner passes it before its first byte and reports through it."""
+
+    async def before_send(self, session_digest: str | None) -> None:
+        """Commit that the first byte is about to leave; raising forbids the send."""
+        ...
+
+    async def next_send(self) -> None:
+        """Record that the send was refused and open another one for the same call."""
+        ...
+
+    async def on_cursor(self, cursor: Mapping[str, JSON]) -> None:
+        """Keep where the answer can be resumed: {"request_id", "last_event_id"}."""
+        ...
+
+    def tell_upstream_on_cancel(self) -> bool:
+        """Whether a cancel that reaches the runner is a person's wish, and not this worker's end."""
+        ...
+
+
+class RepeatLaterError(Exception):
+    """The call surely did not run and may be sent again after a wait."""
+
+    def __init__(self, outcome: CallOutcome, after_s: float | None) -> None:
+        """Carry what to record when no repeat is left, and the wait that the server asked for."""
+        super().__init__("The call was not run and may be repeated.")
+        self.outcome = outcome
+        self.after_s = after_s
+
+
+class Runner(Protocol):
+    """Makes one call of a tool and says how it ended."""
+
+    async def run(self, call: OpenCall, gate: SendGate) -> CallOutcome:
+        """Make the call.
+
+        Raises:
+            RepeatLaterError: nothing ran, and another attempt may succeed.
+        """
+        ...
