@@ -1,6 +1,7 @@
 """What every test may ask for: one event loop, a real Temporal server, a database of its own."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,6 +10,10 @@ from temporalio.client import Client
 from temporalio.testing import TimeSkipper
 
 from api.embedded import EmbeddedTemporal
+from models.database import Database
+from models.migration import migrate
+from models.database import Database
+from models.migration import migrate
 from tests.support.database_counts import DatabaseCounts
 from tests.support.databases import (
     POSTGRES,
@@ -68,7 +73,8 @@ def task_queue() -> str:
 
 def prepare_database(url: str) -> None:
     """Bring an empty database to where every test starts."""
-    del url
+    with closing(Database(url)) as database:
+        migrate(database)
 
 
 @pytest.fixture(scope="session")
@@ -106,3 +112,13 @@ def require_postgres_url() -> str:
     url = postgres_url()
     assert url is not None, "tests marked postgres are left out where no server is given"
     return url
+
+
+@pytest.fixture
+async def sqlite_database(
+    anyio_backend: str, sqlite_template_path: Path, tmp_path: Path
+) -> AsyncIterator[Database]:
+    """A migrated SQLite database, for tests whose subject does not depend on the kind of database."""
+    del anyio_backend
+    async with Database(sqlite_copy(sqlite_template_path, tmp_path)) as database:
+        yield database
