@@ -1,0 +1,146 @@
+"""Compile the JSON Schema of a tool and check arguments against it, within bounds. Pure: no I/O."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import jsonschema_rs
+
+from governance.arguments import ArgumentProblem, json_type
+from governance.canonical import JSON, is_array, is_object
+from governance.schema_cost import SchemaGraph, SchemaRefused
+from governance.schema_problems import cut, pointer, problems_of
+
+MAX_SCHEMA_DEPTH: Final = 100
+"""Deepest nesting of objects and arrays in a schema; the validator's own parser stops at 255."""
+
+MAX_SCHEMA_SIZE: Final = 1_000_000
+"""Most a schema may hold: its values, keys and characters, counted together."""
+
+MAX_EVALUATIONS: Final = 10_000
+"""Most subschemas that a schema may apply at one place of the arguments."""
+
+MAX_PROBLEMS: Final = 16
+"""Problems reported at once; more would not help a model."""
+
+_MAX_REPEATED: Final = 8 * MAX_PROBLEMS
+# The work of one check, in steps of about 20 ns: one subschema evaluated, or 16 characters matched.
+_MAX_WORK: Final = 50_000_000
+_CHARACTERS_PER_STEP: Final = 16
+# Explaining costs some 50 us a step, since errors are objects that hold what they are about.
+_MAX_EXPLAINED: Final = 50_000
+_PATTERN_BYTES: Final = 1 << 18
+_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES)
+
+
+@dataclass(frozen=True)
+class SchemaProblem:
+    """The schema cannot be used, so neither can its tool; the reason is for operators."""
+
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class ToolSchema:
+    """A compiled schema. Making one costs about a millisecond: keep it, by the digest of its schema."""
+
+    _validator: jsonschema_rs.Validator
+    _graph: SchemaGraph
+    _evaluations: int
+
+    def check(self, arguments: JSON) -> tuple[ArgumentProblem, ...]:
+        """Return what to correct in the arguments, at most `MAX_PROBLEMS`; empty means that they fit.
+
+        Arguments that would take too long to check against a costly schema do not fit.
+        """
+        size = _measure(arguments)
+        if (size.values + size.characters // _CHARACTERS_PER_STEP) * self._evaluations > _MAX_WORK:
+            return (_whole(arguments, "smaller arguments: these take too long to check"),)
+        if self._validator.is_valid(arguments):
+            return ()
+        found = islice(self._explained(arguments, size), _MAX_REPEATED)
+        # Several branches of a schema may ask the same of one place.
+        problems = tuple(islice(dict.fromkeys(found), MAX_PROBLEMS))
+        return problems or (_whole(arguments, "a value that fits the tool's schema"),)
+
+    def _explained(self, arguments: JSON, size: "_Size") -> Iterator[ArgumentProblem]:
+        # The validator remembers nothing while it explains: a recursive schema can ask for 2**depth steps.
+        if self._graph.unrolled_evaluations(size.depth) * size.values <= _MAX_EXPLAINED:
+            for error in self._validator.iter_errors(arguments):
+                yield from problems_of(error)
+
+
+@dataclass(frozen=True)
+class _Size:
+    values: int
+    characters: int
+    depth: int
+
+
+def compile_schema(schema: JSON) -> ToolSchema | SchemaProblem:
+    """Compile a JSON Schema, an object or a boolean; without `$schema` it is one of draft 2020-12.
+
+    Nothing is ever fetched: a reference out of the schema is a problem. Patterns run on a linear-time engine;
+    those it does not know (look-around, back-references) are a problem. Formats are annotations, as draft
+    2020-12 has them. Source: MCP 2025-11-25, Basic, JSON Schema Usage.
+    """
+    if not is_object(schema) and not isinstance(schema, bool):
+        return SchemaProblem(f"a schema is an object or a boolean, not {json_type(schema)}")
+    try:
+        _refuse_large(schema)
+        graph = SchemaGraph(schema)
+        evaluations = graph.evaluations()
+        if evaluations > MAX_EVALUATIONS:
+            return SchemaProblem(f"the schema applies more than {MAX_EVALUATIONS} subschemas at one place")
+        validator = jsonschema_rs.validator_for(
+            schema, pattern_options=_PATTERNS, offline=True, validate_formats=False
+        )
+    except jsonschema_rs.ValidationError as error:
+        return SchemaProblem(cut(f"{error.message} (at {pointer(error.instance_path)!r})"))
+    except ValueError as error:
+        return SchemaProblem(cut(str(error)))
+    return ToolSchema(validator, graph, evaluations)
+
+
+def wants_object(schema: JSON) -> bool:
+    """Say whether the schema can take an object, so that text holding one is worth unwrapping."""
+    declared = schema.get("type", "object") if is_object(schema) else "object"
+    return "object" in (declared if is_array(declared) else [declared])
+
+
+def _refuse_large(schema: JSON) -> None:
+    size = _measure(schema)
+    if size.depth > MAX_SCHEMA_DEPTH:
+        refused = f"the schema nests deeper than {MAX_SCHEMA_DEPTH} levels"
+        raise SchemaRefused(refused)
+    if size.values + size.characters > MAX_SCHEMA_SIZE:
+        refused = f"the schema holds more than {MAX_SCHEMA_SIZE} values and characters"
+        raise SchemaRefused(refused)
+
+
+def _whole(arguments: JSON, expected: str) -> ArgumentProblem:
+    return ArgumentProblem("", expected, json_type(arguments))
+
+
+def _measure(value: JSON) -> _Size:
+    """Count values, the characters of strings and keys, and the depth, level by level."""
+    values = characters = depth = 0
+    level: list[JSON] = [value]
+    while level:
+        values += len(level)
+        below: list[JSON] = []
+        nests = False
+        for item in level:
+            if isinstance(item, str):
+                characters += len(item)
+            elif is_object(item):
+                nests = True
+                characters += sum(map(len, item))
+                below += item.values()
+            elif is_array(item):
+                nests = True
+                below += item
+        depth += nests
+        level = below
+    return _Size(values, characters, depth)
