@@ -125,3 +125,14 @@ class SemanticError(MCPError):
     """The server answered the request with a JSON-RPC error that is its own business."""
 
     classification: Classification = "semantic"
+
+
+def without_effect(error: MCPError) -> MCPError:
+    """Return `error` as the failure of a request that runs no tool: nothing about effects is unknown.
+
+    Transport errors become retryable where only the doubt about effects forbade it.
+    """
+    if error.outcome is Outcome.UNKNOWN:
+        error.outcome = Outcome.NOT_SENT
+        error.retryable = isinstance(error, TransportError)
+    return error

@@ -83,7 +83,7 @@ class Endpoint:
     url: str
     network: Network = "public"
     protocol_version: str = "auto"
-    headers: Mapping[str, str] = field(default=NO_HEADERS, repr=False)
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS, repr=False)
     transport: Literal["streamable_http", "http_sse"] = "streamable_http"
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
@@ -150,7 +150,7 @@ class ToolCall:
     name: str
     arguments: Mapping[str, JSON] = field(repr=False)
     request_id: str
-    meta: Mapping[str, JSON] = NO_JSON
+    meta: Mapping[str, JSON] = field(default_factory=lambda: NO_JSON)
     input_schema: JSON | None = field(default=None, repr=False)
     output_schema: JSON | None = field(default=None, repr=False)
 
@@ -228,8 +228,8 @@ class ToolListing:
     stopped: str | None = None
 
 
-async def _nothing_before_send() -> None:
-    return None
+async def nothing_before_send() -> None:
+    """Let every request go."""
 
 
 async def _ignore_cursor(_cursor: Cursor) -> None:
@@ -244,6 +244,10 @@ def _always() -> bool:
     return True
 
 
+async def _ignore_notification(_method: str, _params: Mapping[str, JSON]) -> None:
+    return None
+
+
 async def _decline(_params: Mapping[str, JSON]) -> dict[str, JSON]:
     return {"action": "decline"}
 
@@ -256,13 +260,16 @@ class CallHooks:
     vetoes the call and nothing is sent. An exception from any hook ends the call and reaches the caller.
     `on_cursor` and `on_progress` are rate limited: bursts of 20, then 10 a second; faster ones are skipped.
     `tell_upstream_on_cancel` decides, when the call is cancelled or times out, whether the server is told.
+    `on_notification` receives the method and params of every other notification in the call's stream, such as
+    ``notifications/tools/list_changed``, at the same rate.
     `on_elicitation` answers an elicitation request (``{"action": "accept", "content": {...}}``, ``decline``
     or ``cancel``); used only with ``Endpoint.elicitation == "ask"``.
     """
 
-    before_send: Callable[[], Awaitable[None]] = _nothing_before_send
+    before_send: Callable[[], Awaitable[None]] = nothing_before_send
     on_cursor: Callable[[Cursor], Awaitable[None]] = _ignore_cursor
     on_progress: Callable[[Progress], Awaitable[None]] = _ignore_progress
+    on_notification: Callable[[str, Mapping[str, JSON]], Awaitable[None]] = _ignore_notification
     tell_upstream_on_cancel: Callable[[], bool] = _always
     on_elicitation: Callable[[Mapping[str, JSON]], Awaitable[Mapping[str, JSON]]] = _decline
 

@@ -1,0 +1,1 @@
+"""MCP servers that tests start as processes of their own."""
