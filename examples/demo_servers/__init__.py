@@ -1,0 +1,1 @@
+"""Two MCP servers of an imaginary shop, for the demo: `orders` and `reports`."""
