@@ -56,9 +56,12 @@ class KeyRules:
     request_filter: RequestFilterMode = RequestFilterMode.OVERRIDE
     core_tools: bool = False
     tools: Mapping[str, ToolList] = field(init=False, repr=False, compare=False)
+    overrides_request: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Read the lists once: they are asked for every tool."""
+        overrides = self.mcp_configs is not None and self.request_filter is RequestFilterMode.OVERRIDE
+        object.__setattr__(self, "overrides_request", overrides)
         configs = self.mcp_configs or {}
         lists = {connection: parse_tool_list(names) for connection, names in configs.items()}
         object.__setattr__(self, "tools", lists)
@@ -167,12 +170,13 @@ def _denial(context: DecisionContext, tool: GovernedTool, connection_name: str) 
 
 
 def _request_denial(context: DecisionContext, tool: GovernedTool, connection_name: str) -> Denied | None:
-    if context.request.asks_for_nothing:
+    request = context.request
+    if request.asks_for_nothing:
         return _EMPTY_REQUEST
     # The key's own configuration overrides what the request declares, unless an operator set it to narrow.
-    if context.key.mcp_configs is not None and context.key.request_filter is RequestFilterMode.OVERRIDE:
+    if context.key.overrides_request or request.admits(connection_name, tool.exposed_name):
         return None
-    return None if context.request.admits(connection_name, tool.exposed_name) else _OFF_REQUEST
+    return _OFF_REQUEST
 
 
 def _core_denial(context: DecisionContext) -> Denied | None:

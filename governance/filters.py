@@ -5,7 +5,7 @@ either header, and `<connection>-*` in the tools header.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from governance.canonical import JSON
@@ -113,21 +113,24 @@ class RequestFilter:
     clients: frozenset[str] | None = None
     tools: frozenset[str] | None = None
     whole_connections: frozenset[str] = frozenset()
+    asks_for_nothing: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def asks_for_nothing(self) -> bool:
-        """Whether a header was sent that names nothing: no tool at all in this request."""
-        return self.clients == frozenset() or (self.tools == frozenset() and not self.whole_connections)
+    def __post_init__(self) -> None:
+        """Find out once whether a header was sent that names nothing: no tool at all in this request."""
+        no_clients = self.clients is not None and not self.clients
+        no_tools = self.tools is not None and not self.tools and not self.whole_connections
+        object.__setattr__(self, "asks_for_nothing", no_clients or no_tools)
 
     def admits(self, connection: str, exposed_name: str) -> bool:
         """Say whether both headers let the tool through."""
-        if self.clients is not None and connection not in self.clients and WILDCARD not in self.clients:
+        clients, tools = self.clients, self.tools
+        if clients is not None and connection not in clients and WILDCARD not in clients:
             return False
         return (
-            self.tools is None
-            or exposed_name in self.tools
+            tools is None
+            or exposed_name in tools
             or connection in self.whole_connections
-            or WILDCARD in self.tools
+            or WILDCARD in tools
         )
 
 

@@ -5,6 +5,8 @@ import hashlib
 import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
+from heapq import nlargest
+from itertools import pairwise
 from typing import Final
 
 SUBAGENT_TOOLS: Final = frozenset(
@@ -37,6 +39,7 @@ _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _UNNAMED = "tool"
 
 _NEAR_ENOUGH = 0.6
+_FULLY_COMPARED = 16
 # Longer names cannot be exposed names; comparing them would cost time in proportion to their length.
 _LONGEST_COMPARED = 2 * MAX_EXPOSED_LENGTH
 
@@ -82,18 +85,16 @@ def nearest_name(wanted: str, visible: Iterable[str]) -> str | None:
     one that is merely similar; ties go to the first in alphabetical order.
     """
     target = _folded(wanted[:_LONGEST_COMPARED])
-    names = sorted(visible)
-    for name in names:
-        if _folded(name) == target:
+    folded = [(_folded(name), name) for name in sorted(visible)]
+    for form, name in folded:
+        if form == target:
             return name
-    # SequenceMatcher keeps an index of its second sequence, so the wanted name stands there.
-    matcher = SequenceMatcher(None, "", target, autojunk=False)
+    # Comparing in full is slow, so it is done for the few names that share most letter pairs.
+    pairs = _letter_pairs(target)
+    candidates = nlargest(_FULLY_COMPARED, folded, key=lambda item: len(pairs & _letter_pairs(item[0])))
     best, best_ratio = None, _NEAR_ENOUGH
-    for name in names:
-        matcher.set_seq1(_folded(name))
-        if matcher.real_quick_ratio() < best_ratio or matcher.quick_ratio() < best_ratio:
-            continue
-        ratio = matcher.ratio()
+    for form, name in candidates:
+        ratio = SequenceMatcher(None, form, target, autojunk=False).ratio()
         if ratio > best_ratio:
             best, best_ratio = name, ratio
     return best
@@ -102,3 +103,7 @@ def nearest_name(wanted: str, visible: Iterable[str]) -> str | None:
 def _folded(name: str) -> str:
     folded = _SEPARATORS.sub("_", name.casefold()).strip("_")
     return folded.removeprefix("mcp_")
+
+
+def _letter_pairs(form: str) -> set[str]:
+    return set(map("".join, pairwise(form)))
