@@ -29,14 +29,7 @@ from temporalio.service import RPCError
 
 from api import lifeline
 from api.processes import LOOPBACK, ProcessId, free_port, identify, require_free, this_process
-
-SEARCH_ATTRIBUTES: Mapping[str, str] = {
-    "SluicegateKey": "Keyword",
-    "RoundState": "Keyword",
-    "ToolNames": "KeywordList",
-    "HasUnknown": "Bool",
-}
-"""What operators filter rounds by in the Temporal UI: name to Temporal's type name."""
+from api.search_attributes import COMMAND_LINE_TYPES, SEARCH_ATTRIBUTES, register_search_attributes
 
 TUNING = (
     # The one shard's transfer queue is read 20 times a second by default: 50 ms for each dispatch under load.
@@ -216,6 +209,8 @@ class EmbeddedTemporal:
                 await client.workflow_service.describe_namespace(
                     DescribeNamespaceRequest(namespace="default")
                 )
+                # The command's own option does nothing on a file that an earlier release made.
+                await register_search_attributes(client)
                 return
             await asyncio.sleep(0.02)
         raise self._failure(f"ended at once with status {shim.returncode}")
@@ -270,7 +265,9 @@ def server_arguments(options: EmbeddedOptions, port: int, ui_port: int | None, d
     dynamic = list(TUNING) if options.tuned else []
     dynamic += ["frontend.WorkflowTimeSkippingEnabled=true"] if options.time_skipping else []
     arguments += [f"--dynamic-config-value={value}" for value in dynamic]
-    arguments += [f"--search-attribute={name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()]
+    arguments += [
+        f"--search-attribute={name}={COMMAND_LINE_TYPES[kind]}" for name, kind in SEARCH_ATTRIBUTES.items()
+    ]
     return arguments
 
 

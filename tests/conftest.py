@@ -12,8 +12,6 @@ from temporalio.testing import TimeSkipper
 from api.embedded import EmbeddedTemporal
 from models.database import Database
 from models.migration import migrate
-from models.database import Database
-from models.migration import migrate
 from tests.support.database_counts import DatabaseCounts
 from tests.support.databases import (
     POSTGRES,

@@ -18,7 +18,6 @@ from temporalio.testing import TimeSkipper
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from api.embedded import (
-    SEARCH_ATTRIBUTES,
     EmbeddedOptions,
     EmbeddedTemporal,
     ServerAlreadyRunning,
@@ -29,6 +28,7 @@ from api.embedded import (
     write_record,
 )
 from api.processes import PortTaken, ProcessId, identify, this_process
+from api.search_attributes import SEARCH_ATTRIBUTES
 from tests.support.temporal_server import TEST_OPTIONS
 
 pytestmark = pytest.mark.anyio
