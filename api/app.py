@@ -1,0 +1,42 @@
+"""The FastAPI application: the callers' side of Sluicegate. It translates and never decides."""
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from api.deps import APIDeps
+from api.docs_page import install_docs
+from api.documented import install_openapi
+from api.middleware import RequestContext
+from api.refusals import install_refusals
+from api.routes import execute, health, invocations, rounds, tools
+
+ROUTERS = (
+    tools.router,
+    execute.router,
+    rounds.router,
+    invocations.router,
+    health.router,
+)
+"""Every route, in the order of the documentation."""
+
+
+def create_app(deps: APIDeps) -> FastAPI:
+    """Build the application; it owns nothing, so whoever built `deps` closes it."""
+    app = FastAPI(
+        title="Sluicegate",
+        version=version("sluicegate"),
+        summary="Governed, durable and auditable tool calls for LLM agents",
+        # The framework's own pages load scripts from a CDN.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.deps = deps
+    for router in ROUTERS:
+        app.include_router(router)
+    install_refusals(app)
+    install_openapi(app)
+    install_docs(app)
+    app.add_middleware(RequestContext)
+    return app

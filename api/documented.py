@@ -1,0 +1,102 @@
+"""What the OpenAPI document says of bodies that routes read by themselves, and of refusals."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from api.errors import STATUSES
+from api.schemas.errors import ErrorBody
+from governance.codes import ErrorCode
+
+REF_TEMPLATE = "#/components/schemas/{model}"
+
+ALWAYS = (ErrorCode.INVALID_REQUEST, ErrorCode.DATABASE_BUSY, ErrorCode.INTERNAL_ERROR)
+"""Codes that any route can answer with."""
+
+DATA_PLANE = (
+    *ALWAYS,
+    ErrorCode.INVALID_KEY,
+    ErrorCode.KEY_DISABLED,
+    ErrorCode.FORBIDDEN,
+    ErrorCode.INVALID_FILTER,
+)
+"""Codes of every data-plane route."""
+
+CONTROL_PLANE = (*ALWAYS, ErrorCode.INVALID_KEY, ErrorCode.FORBIDDEN)
+"""Codes of every control-plane route."""
+
+BODY = (ErrorCode.BODY_TOO_LARGE,)
+"""Codes of every route with a body."""
+
+_REQUEST_MODELS = "x-request-models"
+"""Where a route keeps the class of its body until the document is made."""
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def refusals(*codes: ErrorCode, alternatives: tuple[int, ...] = ()) -> Responses:
+    """Document the refusals of a route by their statuses.
+
+    `alternatives` are further statuses of these codes that the route uses.
+    """
+    by_status: dict[int, list[str]] = {}
+    for code in dict.fromkeys(codes):
+        first, *others = STATUSES[code]
+        for status in (first, *(other for other in others if other in alternatives)):
+            by_status.setdefault(status, []).append(f"`{code.value}`")
+    return {
+        status: {"model": ErrorBody, "description": " · ".join(names)}
+        for status, names in sorted(by_status.items())
+    }
+
+
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Document the JSON body of a route that reads it by itself."""
+    schema = {"$ref": REF_TEMPLATE.format(model=model.__name__)}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        _REQUEST_MODELS: model,
+    }
+
+
+def install_openapi(app: FastAPI) -> None:
+    """Make the app's OpenAPI document whole; it is made once, when first asked for."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        tags=app.openapi_tags,
+    )
+    models: dict[str, type[BaseModel]] = {}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            model = operation.pop(_REQUEST_MODELS, None)
+            if model is not None:
+                models[model.__name__] = model
+            # The framework adds its own validation error everywhere; ours is ErrorBody.
+            if operation["responses"].get("422", {}).get("description") == "Validation Error":
+                del operation["responses"]["422"]
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in models.values()], ref_template=REF_TEMPLATE
+    )
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas.update(definitions.get("$defs", {}))
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    return document

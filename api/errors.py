@@ -1,0 +1,152 @@
+"""How every refusal looks over HTTP: one body, and one table from code to status."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from governance.canonical import JSON
+from governance.codes import ErrorCode
+from governance.failures import CallError
+from governance.filters import InvalidFilter
+from governance.messages import Language, message_for
+
+STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
+    ErrorCode.INVALID_REQUEST: (400, 422),
+    ErrorCode.INVALID_KEY: (401,),
+    ErrorCode.KEY_DISABLED: (403,),
+    ErrorCode.FORBIDDEN: (403,),
+    ErrorCode.NOT_FOUND: (404,),
+    ErrorCode.METHOD_NOT_ALLOWED: (405,),
+    ErrorCode.CONFLICT: (409,),
+    ErrorCode.PRECONDITION_FAILED: (412, 428),
+    ErrorCode.INVALID_FILTER: (400, 422),
+    ErrorCode.INVALID_ARGUMENTS: (400,),
+    ErrorCode.TOO_MANY_CALLS: (400,),
+    ErrorCode.BODY_TOO_LARGE: (413,),
+    ErrorCode.DUPLICATE_CALL_ID: (400,),
+    ErrorCode.TOOL_NOT_FOUND: (404,),
+    ErrorCode.TOOL_NOT_ALLOWED: (403,),
+    ErrorCode.APPROVAL_UNAVAILABLE: (403,),
+    ErrorCode.APPROVAL_DENIED: (403,),
+    ErrorCode.CREDENTIAL_REQUIRED: (424,),
+    ErrorCode.QUOTA_EXCEEDED: (429,),
+    ErrorCode.IDEMPOTENCY_CONFLICT: (409,),
+    ErrorCode.TOOL_TIMEOUT: (504,),
+    ErrorCode.TOOL_ERROR: (502,),
+    ErrorCode.TOOL_RESULT_ERROR: (502,),
+    ErrorCode.UPSTREAM_UNAVAILABLE: (502,),
+    ErrorCode.UPSTREAM_REFUSED: (502,),
+    ErrorCode.UPSTREAM_PROTOCOL_ERROR: (502,),
+    ErrorCode.SESSION_NOT_FOUND: (502,),
+    ErrorCode.OUTCOME_UNKNOWN: (502,),
+    ErrorCode.RESULT_TOO_LARGE: (502,),
+    ErrorCode.NOT_SENT: (503,),
+    ErrorCode.CANCELED: (409,),
+    ErrorCode.CANCEL_UNAVAILABLE: (503,),
+    ErrorCode.ROUND_ABANDONED: (503,),
+    ErrorCode.DATABASE_BUSY: (503,),
+    ErrorCode.ENGINE_UNAVAILABLE: (503,),
+    ErrorCode.INTERNAL_ERROR: (500,),
+}
+"""The status of each code; further ones are for the routes whose documentation names them."""
+
+RETRYABLE = frozenset(
+    {
+        ErrorCode.QUOTA_EXCEEDED,
+        ErrorCode.CANCEL_UNAVAILABLE,
+        ErrorCode.DATABASE_BUSY,
+        ErrorCode.ENGINE_UNAVAILABLE,
+    }
+)
+"""Codes of refusals after which the same request may succeed; a call's own failure says so itself."""
+
+RETRY_AFTER_S = 1
+"""What `Retry-After` says on a 202 and on every 503 that may be tried again."""
+
+
+def _no_values() -> dict[str, JSON]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What the audit trail gets beside the code and callers never see: who, which tool, which level."""
+
+    actor: str | None = None
+    round_id: str | None = None
+    tool_name: str | None = None
+    data: Mapping[str, JSON] = field(default_factory=_no_values)
+
+
+NOTHING_AUDITED = Audited()
+
+
+class APIProblem(Exception):
+    """A request is refused, or its one call failed; carries everything that the answer needs."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        details: Mapping[str, JSON] | None = None,
+        *,
+        status: int | None = None,
+        retryable: bool | None = None,
+        headers: Mapping[str, str] | None = None,
+        audited: Audited = NOTHING_AUDITED,
+    ) -> None:
+        """Refuse with a code; `status` chooses among the statuses of the code, the first by default."""
+        super().__init__(code.value)
+        self.code = code
+        self.details = dict(details or {})
+        self.status = STATUSES[code][0] if status is None else status
+        if self.status not in STATUSES[code]:
+            raise ValueError(f"{code.value} is never answered with {self.status}; add it to STATUSES.")
+        self.retryable = code in RETRYABLE if retryable is None else retryable
+        self.headers = dict(headers or {})
+        self.audited = audited
+
+
+def problem_of_call(error: CallError, audited: Audited, headers: Mapping[str, str]) -> APIProblem:
+    """Turn the failure of a single call into the answer of its request."""
+    return APIProblem(error.code, error.details, retryable=error.retryable, headers=headers, audited=audited)
+
+
+def problem_of_filter(invalid: InvalidFilter, *, status: int = 400) -> APIProblem:
+    """Refuse a filter that means nothing certain."""
+    details = {"where": invalid.header, "entry": invalid.entry, "reason": invalid.reason}
+    return APIProblem(ErrorCode.INVALID_FILTER, details, status=status)
+
+
+def malformed(problem: str, *, status: int = 400, **details: JSON) -> APIProblem:
+    """Refuse a request that cannot be read; `problem` is a clause that says what and where."""
+    return APIProblem(ErrorCode.INVALID_REQUEST, {"problem": problem, **details}, status=status)
+
+
+def not_found(what: str, name: str) -> APIProblem:
+    """Refuse a request for something that is not there, or not the caller's."""
+    return APIProblem(ErrorCode.NOT_FOUND, {"what": what, "name": name})
+
+
+def error_body(problem: APIProblem, request_id: str, language: Language) -> dict[str, JSON]:
+    """Write the body of a refusal."""
+    return {
+        "error": {
+            "code": problem.code.value,
+            "message": message_for(problem.code, problem.details, language),
+            "request_id": request_id,
+            "retryable": problem.retryable,
+            "details": problem.details,
+        }
+    }
+
+
+def error_headers(problem: APIProblem) -> dict[str, str]:
+    """Return the headers of a refusal: those it brings and those its status demands.
+
+    Source: RFC 9110, sections 11.6.1 (WWW-Authenticate) and 10.2.3 (Retry-After).
+    """
+    headers = dict(problem.headers)
+    if problem.status == 401:
+        headers.setdefault("www-authenticate", "Bearer")
+    if problem.status in (429, 503) and problem.retryable:
+        headers.setdefault("retry-after", str(RETRY_AFTER_S))
+    return headers

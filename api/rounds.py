@@ -1,0 +1,232 @@
+"""Rounds over HTTP: store first, start, wait a bounded time, and answer from the database.
+
+A fresh round costs three transactions here: one read before, one write, one read after.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api.deps import APIDeps
+from api.engine import RoundStart, Start, Wait, workflow_id_of
+from api.errors import APIProblem, Audited, not_found
+from api.results import RoundAnswer, load_answer
+from governance.canonical import JSON, canonical_bytes, digest_of
+from governance.codes import ErrorCode, RoundState
+from models.base import new_id
+from models.database import DatabaseError, ReadSession, WriteSession
+from models.key import ApiKey
+from models.payload import store_payload
+from models.round import (
+    RequestedCall,
+    RequestedRound,
+    Round,
+    abandon_round,
+    find_round,
+    find_round_by_key,
+    insert_round,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AskedCall:
+    """A call as the model gave it; `arguments` is any JSON value, None where there were none."""
+
+    id: str
+    name: str
+    arguments: JSON
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return the call as the body digest takes it."""
+        return {"id": self.id, "name": self.name, "arguments": self.arguments}
+
+
+@dataclass(frozen=True)
+class AskedRound:
+    """What a request asks for: its calls, its filter headers and, if it has one, its idempotency key."""
+
+    request_id: str
+    calls: Sequence[AskedCall]
+    include_clients: list[str] | None
+    include_tools: list[str] | None
+    idempotency_key: str | None
+
+    @property
+    def filter_headers(self) -> dict[str, JSON]:
+        """The filter headers as stored."""
+        return {"include_clients": self.include_clients, "include_tools": self.include_tools}
+
+    @cached_property
+    def body_digest(self) -> str:
+        """What must be equal for a repeat: the calls and the filter headers, not how long to wait."""
+        return digest_of({"calls": [call.to_json() for call in self.calls], **self.filter_headers})
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The round goes on; look again later. `state` is as last read."""
+
+    round_id: str
+    state: RoundState
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A row that is there now: just inserted, or found under the same key."""
+
+    round_id: str
+    workflow_id: str
+    round_key: str
+    state: RoundState
+    created: bool
+
+
+def find_repeat(
+    session: ReadSession, key: ApiKey, asked: AskedRound, inline_max_bytes: int
+) -> RoundAnswer | None:
+    """Return what became of an earlier round of the same idempotency key, None where there was none.
+
+    Raises:
+        APIProblem: idempotency_conflict for another body, round_abandoned for a round that never started.
+    """
+    if asked.idempotency_key is None:
+        return None
+    row = find_round_by_key(session, key.id, asked.idempotency_key)
+    if row is None:
+        return None
+    _check_repeat(row, asked)
+    return load_answer(session, row, inline_max_bytes)
+
+
+async def run_round(deps: APIDeps, key_id: str, asked: AskedRound, wait_s: float) -> RoundAnswer | Accepted:
+    """Store a round, start it, and wait for it; joins a round that another request stored meanwhile.
+
+    Raises:
+        APIProblem: engine_unavailable where it surely did not start and never will.
+        DatabaseError: the round could not be stored, and nothing was started.
+    """
+    stored = await _store(deps, key_id, asked)
+    if stored.created:
+        start = await deps.engine.start_round(_start_of(key_id, asked, stored))
+        if start is Start.REFUSED and await _abandoned(deps, stored.round_id):
+            raise _refused_round(ErrorCode.ENGINE_UNAVAILABLE, stored.round_id)
+        if start is not Start.STARTED:
+            return Accepted(stored.round_id, stored.state)
+    return await await_round(deps, stored.round_id, stored.workflow_id, wait_s)
+
+
+async def await_round(
+    deps: APIDeps, round_id: str, workflow_id: str, wait_s: float
+) -> RoundAnswer | Accepted:
+    """Wait for a round that was started, and read what became of it.
+
+    The round goes on whatever happens here, so nothing here may claim that it did not.
+    """
+    waited = await deps.engine.wait_for_round(workflow_id, wait_s)
+    if waited is not Wait.ENDED:
+        logger.info("round %s was not waited for to its end: %s", round_id, waited.value)
+    try:
+        answer = await deps.database.read(_read_answer, round_id, deps.settings.result_inline_max_bytes)
+    except DatabaseError:
+        logger.exception("round %s runs, but the database could not be read", round_id)
+        return Accepted(round_id, RoundState.RUNNING)
+    if answer.state is RoundState.ABANDONED:
+        raise _refused_round(ErrorCode.ROUND_ABANDONED, round_id)
+    return answer if answer.has_ended else Accepted(round_id, answer.state)
+
+
+def _read_answer(session: ReadSession, round_id: str, inline_max_bytes: int) -> RoundAnswer:
+    row = find_round(session, round_id)
+    if row is None:
+        raise not_found("round", round_id)
+    return load_answer(session, row, inline_max_bytes)
+
+
+async def _store(deps: APIDeps, key_id: str, asked: AskedRound) -> _Stored:
+    try:
+        return await deps.database.write(_find_or_insert, key_id, asked)
+    except IntegrityError:
+        # Another process inserted the round of this key between our look and our insert; now it is there.
+        return await deps.database.write(_find_or_insert, key_id, asked)
+
+
+def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _Stored:
+    if asked.idempotency_key is not None:
+        found = find_round_by_key(session, key_id, asked.idempotency_key)
+        if found is not None:
+            _check_repeat(found, asked)
+            return _stored(found, created=False)
+    round_id = new_id()
+    round_key = round_id if asked.idempotency_key is None else asked.idempotency_key
+    calls = [
+        RequestedCall(
+            call_id=call.id,
+            tool_name=call.name,
+            arguments_digest=store_payload(session, canonical_bytes({"arguments": call.arguments})),
+        )
+        for call in asked.calls
+    ]
+    requested = RequestedRound(
+        workflow_id=workflow_id_of(key_id, round_key),
+        key_id=key_id,
+        round_key=round_key,
+        body_digest=asked.body_digest,
+        request_id=asked.request_id,
+        request_filter=asked.filter_headers,
+        calls=calls,
+    )
+    return _stored(insert_round(session, requested, round_id), created=True)
+
+
+def _stored(row: Round, *, created: bool) -> _Stored:
+    return _Stored(row.id, row.workflow_id, row.round_key, row.state, created)
+
+
+def _check_repeat(row: Round, asked: AskedRound) -> None:
+    if row.body_digest != asked.body_digest:
+        raise _refused_round(ErrorCode.IDEMPOTENCY_CONFLICT, row.id)
+    if row.state is RoundState.ABANDONED:
+        raise _refused_round(ErrorCode.ROUND_ABANDONED, row.id)
+
+
+def _refused_round(code: ErrorCode, round_id: str) -> APIProblem:
+    return APIProblem(code, {"round_id": round_id}, audited=Audited(round_id=round_id))
+
+
+def _start_of(key_id: str, asked: AskedRound, stored: _Stored) -> RoundStart:
+    return RoundStart(
+        round_id=stored.round_id,
+        key_id=key_id,
+        round_key=stored.round_key,
+        body_digest=asked.body_digest,
+        tool_names=[call.name for call in asked.calls],
+        include_clients=asked.include_clients,
+        include_tools=asked.include_tools,
+    )
+
+
+async def _abandoned(deps: APIDeps, round_id: str) -> bool:
+    """Make it certain that a round never starts; False where that cannot be made certain.
+
+    The row decides and not the engine's answer: freezing refuses an abandoned row, and only a row that is
+    still `requested` can be abandoned. So a 503 is true even if the start had been carried out after all.
+    """
+    try:
+        return await deps.database.write(abandon_round, round_id, ErrorCode.ENGINE_UNAVAILABLE.value)
+    except DatabaseError:
+        logger.exception("round %s could not be abandoned", round_id)
+        return False
+
+
+def owned_round(session: Session, key: ApiKey, round_id: str) -> Round:
+    """Return a round of the key; not_found for any other, whoever's it is."""
+    row = find_round(session, round_id, key.id)
+    if row is None:
+        raise not_found("round", round_id)
+    return row

@@ -1,0 +1,207 @@
+"""Rounds: start one, look at it, follow it, cancel it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from api.deps import APIDeps
+from api.documented import BODY, DATA_PLANE, json_body, refusals
+from api.engine import Cancel
+from api.errors import RETRY_AFTER_S, APIProblem, Audited
+from api.events import EventFeed, parse_last_event_id
+from api.identity import Caller, DataCaller
+from api.results import RoundAnswer, load_answer
+from api.rounds import Accepted, AskedCall, AskedRound, await_round, find_repeat, owned_round, run_round
+from api.schemas.calls import AcceptedBody, RoundBody, StartRoundBody, ToolCallBody
+from api.schemas.values import IdempotencyKey, PublicId
+from governance.codes import TERMINAL_ROUND_STATES, ErrorCode, RoundState
+from models.audit import AuditFact, AuditKind, append_audit
+from models.database import ReadSession, WriteSession
+from models.key import ApiKey
+from models.round import Round, abandon_round
+from workflows.messages import MAX_CALLS
+
+ROUND_ID_HEADER = "x-sluicegate-round-id"
+"""Names the round of an answer."""
+
+DEFAULT_WAIT_S = 30.0
+"""How long a round is waited for where the body does not say."""
+
+CANCELED_BEFORE_START = "canceled_before_start"
+"""Why a round that the engine never heard of was abandoned."""
+
+router = APIRouter(tags=["data plane"])
+
+
+@router.post(
+    "/v1/rounds",
+    operation_id="startRound",
+    openapi_extra=json_body(StartRoundBody),
+    responses={
+        200: {"model": RoundBody},
+        202: {"model": AcceptedBody},
+        **refusals(
+            *DATA_PLANE,
+            *BODY,
+            ErrorCode.TOO_MANY_CALLS,
+            ErrorCode.IDEMPOTENCY_CONFLICT,
+            ErrorCode.ROUND_ABANDONED,
+            ErrorCode.ENGINE_UNAVAILABLE,
+        ),
+    },
+    response_class=Response,
+)
+async def start_round(
+    caller: Caller, idempotency_key: Annotated[IdempotencyKey | None, Header()] = None
+) -> Response:
+    """Run tool calls as one round, and wait for its end.
+
+    A call that may not be made becomes an error result of its own and never stops the others. After `wait`
+    seconds (30 by default) the answer is 202 and the round goes on. The same `Idempotency-Key` with the same
+    calls and filter headers gives the same round, with others 409.
+    """
+    body = await caller.body(StartRoundBody)
+    asked = asked_round(caller, [asked_call(call) for call in body.tool_calls], idempotency_key)
+    key_id, repeat = await caller.read(_admit, caller.deps, asked)
+    wait_s = min(DEFAULT_WAIT_S if body.wait is None else body.wait, caller.deps.settings.round_wait_max_s)
+    answer = await (
+        run_round(caller.deps, key_id, asked, wait_s)
+        if repeat is None
+        else settled_repeat(caller.deps, repeat, wait_s)
+    )
+    return round_response(caller, answer)
+
+
+@router.get(
+    "/v1/rounds/{round_id}",
+    operation_id="getRound",
+    responses={200: {"model": RoundBody}, **refusals(*DATA_PLANE, ErrorCode.NOT_FOUND)},
+    response_class=Response,
+)
+async def get_round(caller: Caller, round_id: PublicId) -> Response:
+    """Look at a round of this key: its state, its results so far and, once it has ended, its messages."""
+    answer = await caller.read(_load, round_id, caller.deps.settings.result_inline_max_bytes)
+    return JSONResponse(answer.to_json(caller.language), headers={ROUND_ID_HEADER: round_id})
+
+
+@router.get(
+    "/v1/rounds/{round_id}/events",
+    operation_id="followRound",
+    responses={
+        200: {"content": {"text/event-stream": {}}, "description": "Events, each with its number as id."},
+        **refusals(*DATA_PLANE, ErrorCode.NOT_FOUND),
+    },
+    response_class=StreamingResponse,
+)
+async def follow_round(
+    caller: Caller,
+    round_id: PublicId,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> StreamingResponse:
+    """Follow a round as server-sent events until it ends; `Last-Event-ID` resumes after that event."""
+    after = parse_last_event_id(last_event_id)
+    await caller.read(_load_row, round_id)
+    feed = EventFeed(caller.deps.database, round_id, caller.deps.stopping)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no", ROUND_ID_HEADER: round_id}
+    return StreamingResponse(feed.lines(after), media_type="text/event-stream", headers=headers)
+
+
+@router.post(
+    "/v1/rounds/{round_id}/cancel",
+    operation_id="cancelRound",
+    responses={
+        200: {"model": AcceptedBody, "description": "The round has ended already; its state says how."},
+        202: {"model": AcceptedBody, "description": "The round was told to stop."},
+        **refusals(*DATA_PLANE, ErrorCode.NOT_FOUND, ErrorCode.CANCEL_UNAVAILABLE),
+    },
+    response_class=Response,
+)
+async def cancel_round(caller: Caller, round_id: PublicId) -> Response:
+    """Ask a round to stop; asking again changes nothing.
+
+    Running calls are told to stop, later ones never start. What was sent already may have run.
+    """
+    row = await caller.read(_load_row, round_id)
+    state = row.state if row.state in TERMINAL_ROUND_STATES else await _cancel(caller, row)
+    status = 200 if state in TERMINAL_ROUND_STATES else 202
+    return accepted_response(Accepted(round_id, state), status)
+
+
+def asked_call(body: ToolCallBody) -> AskedCall:
+    """Take a call over from its body."""
+    return AskedCall(body.id, body.function.name, body.function.arguments)
+
+
+def asked_round(caller: DataCaller, calls: list[AskedCall], idempotency_key: str | None) -> AskedRound:
+    """Compose what a request asks for; raises too_many_calls only once the caller is known."""
+    return AskedRound(
+        request_id=caller.request_id,
+        calls=calls,
+        include_clients=caller.include_clients,
+        include_tools=caller.include_tools,
+        idempotency_key=idempotency_key,
+    )
+
+
+async def settled_repeat(deps: APIDeps, repeat: RoundAnswer, wait_s: float) -> RoundAnswer | Accepted:
+    """Answer a repeat: from the database where the round has ended, else by waiting for it."""
+    if repeat.has_ended:
+        return repeat
+    return await await_round(deps, repeat.round_id, repeat.workflow_id, wait_s)
+
+
+def round_response(caller: DataCaller, answer: RoundAnswer | Accepted) -> Response:
+    """Answer with a round that has ended, or 202 for one that goes on."""
+    if isinstance(answer, Accepted):
+        return accepted_response(answer)
+    return JSONResponse(answer.to_json(caller.language), headers={ROUND_ID_HEADER: answer.round_id})
+
+
+def accepted_response(accepted: Accepted, status: int = 202) -> Response:
+    """Say where to look for a round that goes on."""
+    headers = {"location": f"/v1/rounds/{accepted.round_id}", ROUND_ID_HEADER: accepted.round_id}
+    if status == 202:
+        headers["retry-after"] = str(RETRY_AFTER_S)
+    body = {"round_id": accepted.round_id, "state": accepted.state.value}
+    return JSONResponse(body, status, headers)
+
+
+def _admit(
+    session: ReadSession, key: ApiKey, deps: APIDeps, asked: AskedRound
+) -> tuple[str, RoundAnswer | None]:
+    if len(asked.calls) > MAX_CALLS:
+        raise APIProblem(ErrorCode.TOO_MANY_CALLS, {"limit": MAX_CALLS, "count": len(asked.calls)})
+    return key.id, find_repeat(session, key, asked, deps.settings.result_inline_max_bytes)
+
+
+def _load(session: ReadSession, key: ApiKey, round_id: str, inline_max_bytes: int) -> RoundAnswer:
+    return load_answer(session, owned_round(session, key, round_id), inline_max_bytes)
+
+
+def _load_row(session: ReadSession, key: ApiKey, round_id: str) -> Round:
+    return owned_round(session, key, round_id)
+
+
+async def _cancel(caller: DataCaller, row: Round) -> RoundState:
+    fact = AuditFact(
+        AuditKind.ROUND_CANCEL_REQUESTED, actor=row.key_id, request_id=caller.request_id, round_id=row.id
+    )
+    match await caller.deps.engine.cancel_round(row.workflow_id):
+        case Cancel.ACCEPTED:
+            return await caller.deps.database.write(_record_cancel, row.id, fact, abandon=False)
+        case Cancel.UNKNOWN_WORKFLOW:
+            return await caller.deps.database.write(_record_cancel, row.id, fact, abandon=True)
+        case Cancel.UNREACHABLE:
+            raise APIProblem(
+                ErrorCode.CANCEL_UNAVAILABLE, {"round_id": row.id}, audited=Audited(round_id=row.id)
+            )
+
+
+def _record_cancel(session: WriteSession, round_id: str, fact: AuditFact, *, abandon: bool) -> RoundState:
+    """Write the request down; a round that the engine does not know and that never began is abandoned."""
+    append_audit(session, fact)
+    if abandon:
+        abandon_round(session, round_id, CANCELED_BEFORE_START)
+    row = session.get(Round, round_id)
+    return RoundState.RUNNING if row is None else row.state

@@ -1,0 +1,129 @@
+"""Tool calls as models give them, and rounds as callers see them."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.schemas.errors import CallErrorBody
+from api.schemas.values import AnyJSON, CallId, ToolName
+from governance.codes import InvocationOutcome, InvocationStatus, RoundState
+
+
+class FunctionBody(BaseModel):
+    """Which function a model wants called; `arguments` is JSON text or an object, and may be missing."""
+
+    name: ToolName
+    arguments: AnyJSON = None
+
+
+class ToolCallBody(BaseModel):
+    """A tool call object exactly as the model gave it; further members are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "call_1",
+                    "type": "function",
+                    "function": {"name": "search-fetch_record", "arguments": '{"id": "42"}'},
+                }
+            ]
+        }
+    )
+
+    id: CallId
+    type: Literal["function"] = "function"
+    function: FunctionBody
+
+
+class StartRoundBody(BaseModel):
+    """Tool calls to run as one round; an assistant message with `tool_calls` is one."""
+
+    tool_calls: Annotated[list[ToolCallBody], Field(min_length=1)]
+    wait: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Seconds to wait for the end before answering 202; the server has a limit.",
+        ),
+    ] = None
+
+
+class ToolMessageBody(BaseModel):
+    """A tool message, ready to append to the conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["tool"]
+    content: str
+    tool_call_id: str
+
+
+class ResultBody(BaseModel):
+    """What became of one call of a round; `content` is null until it has ended."""
+
+    tool_call_id: str
+    role: Literal["tool"]
+    content: str | None
+    status: InvocationStatus | Literal["refused", "pending"]
+    outcome: InvocationOutcome | None
+    error: CallErrorBody | None
+    is_error: bool
+    invocation_id: str | None
+    stage: int | None
+    tool: str
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class RoundBody(BaseModel):
+    """A round; results stand in the model's order, `messages` is null until the round has ended."""
+
+    round_id: str
+    state: RoundState
+    state_reason: str | None
+    has_unknown: bool
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    results: list[ResultBody]
+    messages: list[ToolMessageBody] | None
+
+
+class AcceptedBody(BaseModel):
+    """The round goes on; look again at the Location."""
+
+    round_id: str
+    state: RoundState
+
+
+class FunctionTool(BaseModel):
+    """A function as chat completion providers take it."""
+
+    name: str
+    description: str
+    parameters: dict[str, AnyJSON]
+
+
+class ToolBody(BaseModel):
+    """A tool in function format."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+
+class HiddenToolBody(BaseModel):
+    """A tool that the request may not use, and which level of the filter removed it."""
+
+    name: str
+    level: Literal["key", "connection", "request"]
+    reason: str
+
+
+class ToolListBody(BaseModel):
+    """The tools that the request may use, in the order of their names."""
+
+    tools: list[ToolBody]
+    hidden: list[HiddenToolBody] | None = Field(None, description="With explain=1 only.")

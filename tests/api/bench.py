@@ -1,0 +1,122 @@
+"""The API over ASGI on a real database, with a key, an operator and, where asked for, a worker."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from temporalio.client import Client
+
+from api.app import create_app
+from api.deps import APIDeps
+from models.database import Database, WriteSession
+from models.key import ApiKey, add_secret, hash_secret
+from models.vault import Vault
+from settings import Settings
+from tests.support.world import ConnectionPlan, add_connection, add_key
+
+ADMIN_TOKEN = "sga_test-token-of-the-operator"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A key that calls tools."""
+
+    key_id: str
+    secret: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.secret}"}
+
+
+@dataclass(frozen=True)
+class APIBench:
+    """An app and how to reach it."""
+
+    app: FastAPI
+    deps: APIDeps
+    http: httpx.AsyncClient
+
+    @property
+    def database(self) -> Database:
+        return self.deps.database
+
+    async def agent(
+        self,
+        plan: ConnectionPlan | None = None,
+        *,
+        name: str = "agent",
+        may_explain: bool = False,
+        prefix: str = "sgk_",
+    ) -> Agent:
+        """Make a key without a tool configuration and, with a plan, a connection."""
+
+        def build(session: WriteSession) -> Agent:
+            if plan is not None:
+                add_connection(session, plan)
+            key = add_key(session, name)
+            key.may_explain = may_explain
+            return Agent(key.id, add_secret(session, key.id, prefix).text)
+
+        return await self.database.write(build)
+
+    async def disable(self, agent: Agent) -> None:
+        def change(session: WriteSession) -> None:
+            session.get_one(ApiKey, agent.key_id).enabled = False
+
+        await self.database.write(change)
+
+    async def operator(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a control-plane request with the admin token."""
+        headers = {"authorization": f"Bearer {ADMIN_TOKEN}", **options.pop("headers", {})}
+        return await self.http.request(method, path, headers=headers, **options)
+
+
+def make_settings(tmp_path: Path, database_url: str, **changes: Any) -> Settings:
+    """Return settings as the entry points would read them, on this test's database."""
+    return Settings(data_dir=tmp_path, database_url=database_url, heartbeat_timeout_s=1.0, **changes)
+
+
+@asynccontextmanager
+async def api_bench(
+    settings: Settings, temporal: Client | None, database: Database | None = None
+) -> AsyncIterator[APIBench]:
+    """Build an app on the settings' database, or on `database`."""
+    owned = database or Database(
+        settings.resolved_database_url(), pool_size=4, busy_timeout_ms=settings.database_busy_timeout_ms
+    )
+    deps = APIDeps(
+        settings=settings,
+        database=owned,
+        vault=Vault(bytes(32)),
+        admin_token_hash=hash_secret(ADMIN_TOKEN),
+        temporal=temporal,
+        search_attributes=False,
+    )
+    app = create_app(deps)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=20) as http:
+            yield APIBench(app, deps, http)
+    finally:
+        if database is None:
+            owned.close()
+
+
+def error_of(response: httpx.Response) -> Mapping[str, Any]:
+    """Return the error of a refusal, having checked that it has the one form."""
+    body = response.json()
+    assert set(body) == {"error"}, body
+    error: Mapping[str, Any] = body["error"]
+    assert set(error) == {"code", "message", "request_id", "retryable", "details"}
+    assert error["request_id"] == response.headers["x-request-id"]
+    return error
+
+
+def tool_call(name: str, arguments: Any = "{}", call_id: str = "call_1") -> dict[str, Any]:
+    """Write a tool call object as a model gives it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
