@@ -11,8 +11,9 @@ from anyio import CancelScope
 from activities.mcp_http import wire
 from activities.mcp_http.conversation import Conversation
 from activities.mcp_http.errors import MCPError, Outcome, ProtocolError, TransportError
-from activities.mcp_http.exchange import Line
+from activities.mcp_http.exchange import Line, Target
 from activities.mcp_http.headers import RawHeaders, modern_headers, parameter_headers
+from activities.mcp_http.http_sse import open_stream
 from activities.mcp_http.replies import InputNotServed, declared_capabilities, input_reply
 from activities.mcp_http.results import InputRequired, read_answer, read_interim
 from activities.mcp_http.schemas import SchemaCache
@@ -33,18 +34,18 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 0.25
 
 
-async def tell_cancelled(line: Line, session: OpenSession, request_id: str, reason: str) -> None:
+async def tell_cancelled(line: Line, target: Target, request_id: str, reason: str) -> None:
     """Ask the server to stop working on a request; best effort, within `CANCEL_LIMIT_S`.
 
     Modern servers take the closed response stream as the cancellation, so nothing is sent to them.
     Source: MCP 2025-11-25, Utilities, Cancellation; MCP 2026-07-28, Transports.
     """
-    if session.era == "modern":
+    if target.era == "modern":
         return
     body = wire.notification_bytes("notifications/cancelled", {"requestId": request_id, "reason": reason})
     with contextlib.suppress(TimeoutError, MCPError):
         async with asyncio.timeout(CANCEL_LIMIT_S):
-            await line.notify(line.target(session), body)
+            await line.notify(target, body)
 
 
 class ToolRun:
@@ -59,6 +60,8 @@ class ToolRun:
         self._call = call
         self._hooks = hooks
         self._conversation: Conversation | None = None
+        self._target: Target | None = None
+        self._told = False
         self._scope = asyncio.timeout(None)
         self._hard_at = 0.0
         self._resumed = False
@@ -66,6 +69,10 @@ class ToolRun:
     async def start(self, timeout_s: float) -> ToolAnswer:
         """Send the call and return its answer within `timeout_s`."""
         return await self._bounded(self._rounds(), timeout_s)
+
+    async def start_on_stream(self, timeout_s: float) -> ToolAnswer:
+        """Do as `start` does over the transport of 2024-11-05."""
+        return await self._bounded(self._one_stream(), timeout_s)
 
     async def resume(self, cursor: Cursor, timeout_s: float) -> ToolAnswer:
         """Return the answer to the call another process sent, within `timeout_s`."""
@@ -76,6 +83,17 @@ class ToolRun:
         result = await self._converse(cursor.request_id, self._hooks).resume(cursor)
         read_interim(result, self._session.era)
         return self._answer(result)
+
+    async def _one_stream(self) -> ToolAnswer:
+        async with open_stream(self._line) as (stream, _):
+            conversation = self._converse(self._call.request_id, self._hooks, stream.target)
+            body, _ = self._encode(self._call.request_id, {})
+            try:
+                return self._answer(await stream.ask(conversation, body))
+            except asyncio.CancelledError:
+                # The session ends with the stream, so the server is told while it still stands.
+                await self._tell_upstream("the call was cancelled or timed out")
+                raise
 
     async def _bounded(self, work: Coroutine[None, None, ToolAnswer], timeout_s: float) -> ToolAnswer:
         self._hard_at = asyncio.get_running_loop().time() + timeout_s
@@ -121,11 +139,11 @@ class ToolRun:
         )
 
     async def _tell_upstream(self, reason: str) -> None:
-        if not self._was_sent() or not self._hooks.tell_upstream_on_cancel():
+        target = self._target
+        if self._told or target is None or not self._was_sent() or not self._hooks.tell_upstream_on_cancel():
             return
-        telling = asyncio.create_task(
-            tell_cancelled(self._line, self._session, self._call.request_id, reason)
-        )
+        self._told = True
+        telling = asyncio.create_task(tell_cancelled(self._line, target, self._call.request_id, reason))
         interrupted: asyncio.CancelledError | None = None
         # The shield keeps cancel scopes out; a plain task.cancel() gets through and is delivered afterwards.
         with CancelScope(shield=True):
@@ -137,9 +155,9 @@ class ToolRun:
         if interrupted is not None:
             raise interrupted
 
-    def _converse(self, request_id: str, hooks: CallHooks) -> Conversation:
-        target = self._line.target(self._session)
-        self._conversation = Conversation(self._line, target, request_id, hooks, self._extend)
+    def _converse(self, request_id: str, hooks: CallHooks, target: Target | None = None) -> Conversation:
+        self._target = target or self._line.target(self._session)
+        self._conversation = Conversation(self._line, self._target, request_id, hooks, self._extend)
         return self._conversation
 
     async def _rounds(self) -> ToolAnswer:

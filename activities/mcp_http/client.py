@@ -1,9 +1,12 @@
 """The client of one MCP server: sessions, tool listings, calls, cancellation. All versions, both eras."""
 
 import asyncio
+import dataclasses
+import functools
 import http.cookiejar
 import ssl
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import httpx
@@ -12,9 +15,18 @@ from activities.mcp_http import guard, negotiation, wire
 from activities.mcp_http.calls import CANCEL_LIMIT_S, ToolRun, tell_cancelled
 from activities.mcp_http.connections import GuardedTransport
 from activities.mcp_http.conversation import Conversation
-from activities.mcp_http.errors import MCPError, Outcome, ProtocolError, TransportError, without_effect
+from activities.mcp_http.errors import (
+    MCPError,
+    Outcome,
+    ProtocolError,
+    TransportError,
+    no_time,
+    without_effect,
+)
 from activities.mcp_http.exchange import Line, Target
 from activities.mcp_http.headers import get_headers, modern_headers
+from activities.mcp_http.http_sse import open_stream
+from activities.mcp_http.listening import Listener
 from activities.mcp_http.replies import declared_capabilities
 from activities.mcp_http.results import ListingBuilder
 from activities.mcp_http.schemas import SchemaCache
@@ -23,6 +35,7 @@ from activities.mcp_http.types import (
     CallHooks,
     Cursor,
     Endpoint,
+    OnMessage,
     OpenSession,
     ToolAnswer,
     ToolCall,
@@ -51,6 +64,15 @@ def build_http_client(endpoint: Endpoint, ssl_context: ssl.SSLContext) -> httpx.
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reply:
+    """A result, the headers it came with, and where it came from if not from the endpoint's own URL."""
+
+    result: dict[str, JSON]
+    headers: httpx.Headers
+    url: str | None
+
+
 class MCPClient:
     """Speaks with the server behind one endpoint; keeps no session, so any worker may continue one.
 
@@ -67,6 +89,7 @@ class MCPClient:
         self._endpoint = endpoint
         self._line = Line(http, endpoint)
         self._schemas = SchemaCache()
+        self._on_stream = endpoint.transport == "http_sse"
 
     async def open_session(self) -> OpenSession:
         """Negotiate era and version with the server; at the legacy era, initialize and await its 202.
@@ -76,6 +99,9 @@ class MCPClient:
         Raises:
             MCPError: No session; `retryable` says whether trying again may help.
         """
+        if self._on_stream:
+            async with open_stream(self._line) as (_, session):
+                return session
         configured, spent = self._endpoint.protocol_version, 0
         move = negotiation.first_move(configured)
         while True:
@@ -86,20 +112,23 @@ class MCPClient:
                 case negotiation.GiveUp(error):
                     raise error
                 case negotiation.Discover():
-                    move = negotiation.after_discover(await self._discover(), configured, spent)
+                    move = await self._discover(configured, spent)
                 case negotiation.Initialize(version):
                     try:
                         return await self._initialize(version)
                     except MCPError as exc:
                         move = negotiation.after_initialize_error(exc, configured, spent)
 
-    async def _discover(self) -> dict[str, JSON] | MCPError:
+    async def _discover(self, configured: str, spent: int) -> negotiation.Move:
         target = self._line.target(OpenSession(None, wire.MODERN_VERSION, "modern"))
         try:
-            result, _ = await self._short(target, "server/discover", {})
+            reply = await self._short(target, "server/discover", {})
         except MCPError as exc:
-            return exc
-        return result
+            return negotiation.after_discover(exc, configured, spent)
+        move = negotiation.after_discover(reply.result, configured, spent)
+        if isinstance(move, negotiation.Adopt):
+            return negotiation.Adopt(dataclasses.replace(move.session, url=reply.url))
+        return move
 
     async def _initialize(self, version: str) -> OpenSession:
         params: dict[str, JSON] = {
@@ -111,14 +140,15 @@ class MCPClient:
             },
         }
         target = self._line.first_target(self._endpoint.url)
-        result, headers = await self._short(target, "initialize", params)
-        session_id = headers.get("mcp-session-id")
+        reply = await self._short(target, "initialize", params)
+        session_id = reply.headers.get("mcp-session-id")
         try:
-            session = negotiation.read_initialized(result, session_id)
+            session = negotiation.read_initialized(reply.result, session_id)
         except ProtocolError as exc:
             if exc.code == "unsupported_protocol_version" and session_id is not None:
                 await self.close_session(OpenSession(session_id, version, "legacy"))
             raise
+        session = dataclasses.replace(session, url=reply.url)
         # Some servers offer more tools once they have seen this, so its 202 is awaited before anything else.
         await self._notify_initialized(session)
         return session
@@ -130,7 +160,7 @@ class MCPClient:
             async with asyncio.timeout(limit_s):
                 await self._line.notify(self._line.target(session), body)
         except TimeoutError as exc:
-            raise _no_time("notifications/initialized", limit_s) from exc
+            raise no_time("notifications/initialized", limit_s) from exc
         except MCPError as exc:
             raise without_effect(exc) from exc.__cause__
 
@@ -141,12 +171,23 @@ class MCPClient:
             SessionLost: Open a new session and ask again.
             MCPError: A page could not be fetched or holds no list.
         """
-        listing = ListingBuilder(session.era, self._endpoint.limits, self._schemas)
+        if self._on_stream:
+            async with open_stream(self._line) as (stream, _):
+                return await self._collect(session, functools.partial(stream.ask_short, "tools/list"))
         target = self._line.target(session)
+
+        async def ask(params: dict[str, JSON]) -> dict[str, JSON]:
+            return (await self._short(target, "tools/list", params)).result
+
+        return await self._collect(session, ask)
+
+    async def _collect(
+        self, session: OpenSession, ask: Callable[[dict[str, JSON]], Awaitable[dict[str, JSON]]]
+    ) -> ToolListing:
+        listing = ListingBuilder(session.era, self._endpoint.limits, self._schemas)
         params: dict[str, JSON] = {}
         while True:
-            result, _ = await self._short(target, "tools/list", params)
-            cursor = listing.take_page(result)
+            cursor = listing.take_page(await ask(params))
             if cursor is None:
                 return listing.listing()
             params = {"cursor": cursor}
@@ -158,6 +199,10 @@ class MCPClient:
             SessionLost: The session is gone.
             MCPError: The server does not answer.
         """
+        if self._on_stream:
+            async with open_stream(self._line) as (stream, _):
+                await stream.ask_short("ping", {})
+            return
         method = "server/discover" if session.era == "modern" else "ping"
         await self._short(self._line.target(session), method, {})
 
@@ -194,7 +239,8 @@ class MCPClient:
             SessionLost: The call did not run; open a new session and call again with a new request id.
             MCPError: No result; `outcome` says whether the call may have run.
         """
-        return await ToolRun(self._line, self._schemas, session, call, hooks).start(timeout_s)
+        run = ToolRun(self._line, self._schemas, session, call, hooks)
+        return await (run.start_on_stream(timeout_s) if self._on_stream else run.start(timeout_s))
 
     async def resume_call(
         self,
@@ -209,6 +255,8 @@ class MCPClient:
         Raises:
             MCPError: The answer cannot be fetched; the outcome of the call stays unknown.
         """
+        if self._on_stream:
+            raise TransportError("resume_refused", "This transport cannot resume.", Outcome.UNKNOWN)
         return await ToolRun(self._line, self._schemas, session, call, hooks).resume(cursor, timeout_s)
 
     async def cancel_call(self, session: OpenSession, request_id: str, reason: str) -> None:
@@ -216,12 +264,40 @@ class MCPClient:
 
         Modern servers stop when the stream of the call is closed, which only its own process can do.
         """
-        await tell_cancelled(self._line, session, request_id, reason)
+        await tell_cancelled(self._line, self._line.target(session), request_id, reason)
 
-    async def _short(
-        self, target: Target, method: str, params: dict[str, JSON]
-    ) -> tuple[dict[str, JSON], httpx.Headers]:
-        """Ask what runs no tool, within the negotiation limit; return the result and response headers."""
+    async def listen(
+        self,
+        session: OpenSession,
+        on_message: OnMessage,
+        last_event_id: str | None = None,
+        hooks: CallHooks = _NO_HOOKS,
+    ) -> None:
+        """Hold the stream for what the server says outside of calls, reconnecting as the server asks.
+
+        Each notification goes to `on_message` with its event id; keep the newest id to resume with. Requests
+        of the server are answered; `hooks.on_elicitation` is asked where the endpoint says so. A legacy
+        server allows one such stream a session, 2024-11-05 none. Returns when the server offers none, or
+        ends it for good.
+
+        Raises:
+            SessionLost: The session is gone.
+            MCPError: Another stream is open (``listen_conflict``), or it keeps breaking (``stream_lost``).
+        """
+        if not self._on_stream:
+            await Listener(self._line, session, on_message, hooks).run(last_event_id)
+
+    async def _short(self, target: Target, method: str, params: dict[str, JSON]) -> _Reply:
+        """Ask what runs no tool, within the negotiation limit; follows one redirect in the origin."""
+        try:
+            return await self._ask_once(target, method, params)
+        except TransportError as exc:
+            url = guard.allowed_redirect(exc, str(target.url))
+            if url is None:
+                raise
+        return await self._ask_once(dataclasses.replace(target, url=httpx.URL(url)), method, params)
+
+    async def _ask_once(self, target: Target, method: str, params: dict[str, JSON]) -> _Reply:
         if target.era == "modern":
             declared = declared_capabilities(self._endpoint.elicitation, wire.MODERN_VERSION)
             params = {**params, "_meta": wire.modern_meta(self._endpoint.client_info, declared)}
@@ -232,17 +308,10 @@ class MCPClient:
         limit_s = self._endpoint.timeouts.negotiation_s
         try:
             async with asyncio.timeout(limit_s):
-                return await conversation.ask(body, extra), conversation.response_headers
+                result = await conversation.ask(body, extra)
         except TimeoutError as exc:
-            raise _no_time(method, limit_s) from exc
+            raise no_time(method, limit_s) from exc
         except MCPError as exc:
             raise without_effect(exc) from exc.__cause__
-
-
-def _no_time(method: str, limit_s: float) -> TransportError:
-    return TransportError(
-        "negotiation_timeout",
-        f"The MCP server did not answer {method!r} within {limit_s:g} s.",
-        Outcome.NOT_SENT,
-        retryable=True,
-    )
+        url = str(target.url)
+        return _Reply(result, conversation.response_headers, None if url == self._endpoint.url else url)

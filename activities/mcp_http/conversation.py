@@ -9,7 +9,6 @@ from typing import Final
 
 import httpx
 
-from activities.mcp_http import wire
 from activities.mcp_http.correlation import Answered, AnswerWait, Asked, Failed, Noted, Progressed, Step
 from activities.mcp_http.errors import MCPError, Outcome, TransportError
 from activities.mcp_http.exchange import (
@@ -18,7 +17,6 @@ from activities.mcp_http.exchange import (
     Target,
     content_type,
     no_answer,
-    too_large,
     unexpected_type,
 )
 from activities.mcp_http.headers import (
@@ -29,8 +27,8 @@ from activities.mcp_http.headers import (
     is_sendable_event_id,
 )
 from activities.mcp_http.refusals import MAX_ERROR_BODY_BYTES
-from activities.mcp_http.replies import elicitation_reply, reply_to
-from activities.mcp_http.sse import MAX_RETRY_S, Event, EventStreamDecoder, EventTooLarge
+from activities.mcp_http.server_requests import ReplyDesk
+from activities.mcp_http.sse import MAX_RETRY_S, Event
 from activities.mcp_http.types import JSON, CallHooks, Cursor, nothing_before_send
 
 FIRST_RETRY_S: Final = 1.0
@@ -89,7 +87,8 @@ class Conversation:
         self._on_progress = on_progress
         self._wait = AnswerWait(request_id, target.era, line.endpoint.limits.max_json_depth)
         self._taps = {kind: _Tap() for kind in (Progressed, Noted, Cursor)}
-        self._replies: set[asyncio.Task[None]] = set()
+        self._desk = ReplyDesk(line, target, hooks)
+        self._resumable = target.era == "legacy"
         self._last_event_id: str | None = None
         self._retry_s: float | None = None
         self._fruitless = 0
@@ -110,7 +109,27 @@ class Conversation:
                 result = None
             return await self._resume() if result is None else result
         finally:
-            await self._drop_replies()
+            await self._desk.close()
+
+    async def ask_beside(self, body: bytes, events: AsyncIterator[Event]) -> dict[str, JSON]:
+        """POST the request and return its result from `events`, a stream that stands beside it.
+
+        Raises:
+            MCPError: No result came.
+        """
+        self._resumable = False
+        try:
+            async with self._line.post(self._target, body, self.watch) as response:
+                if response.status_code >= 300:
+                    raise await self._line.refuse(response, had_session=False)
+                await self._line.read_body(response, MAX_ERROR_BODY_BYTES)
+            async for event in events:
+                result = await self._take_event(event)
+                if result is not None:
+                    return result
+        finally:
+            await self._desk.close()
+        raise self._lost("no_answer", "The MCP server ended the stream without answering.", 200)
 
     async def resume(self, cursor: Cursor) -> dict[str, JSON]:
         """Fetch the answer to a request that another process sent, from where its stream stood.
@@ -122,7 +141,7 @@ class Conversation:
         try:
             return await self._resume(at_once=True)
         finally:
-            await self._drop_replies()
+            await self._desk.close()
 
     async def _post(self, body: bytes, extra: RawHeaders | None) -> dict[str, JSON] | None:
         """Return the result, or None if the stream ended before it and can be resumed."""
@@ -141,31 +160,25 @@ class Conversation:
         return await self._settle(self._wait.take_body(payload))
 
     async def _read_stream(self, response: httpx.Response) -> dict[str, JSON] | None:
-        limits = self._endpoint.limits
-        decoder = EventStreamDecoder(limits.max_event_bytes)
-        try:
-            async with aclosing(self._line.chunks(response, limits.max_body_bytes)) as chunks:
-                async for chunk in chunks:
-                    for event in decoder.feed(chunk):
-                        result = await self._take_event(event)
-                        if result is not None:
-                            await self._linger(chunks)
-                            return result
-        except EventTooLarge as exc:
-            raise too_large(exc, response.status_code) from exc
+        async with aclosing(self._line.events(response, self._endpoint.limits.max_body_bytes)) as events:
+            async for event in events:
+                result = await self._take_event(event)
+                if result is not None:
+                    await self._linger(events)
+                    return result
         if self._can_resume():
             return None
         raise self._lost("no_answer", "The MCP server ended the stream without answering.", 200)
 
-    async def _linger(self, chunks: AsyncIterator[bytes]) -> None:
+    async def _linger(self, events: AsyncIterator[Event]) -> None:
         # Nothing after our answer matters, and nothing that goes wrong here may cost it.
         with contextlib.suppress(TimeoutError, httpx.TransportError, MCPError):
             async with asyncio.timeout(LINGER_S):
-                async for _ in chunks:
+                async for _ in events:
                     pass
 
     async def _take_event(self, event: Event) -> dict[str, JSON] | None:
-        if self._target.era == "legacy":
+        if self._resumable:
             await self._note_cursor(event)
         # An answer under another event name is taken too: ids decide, and dropping it would hang the call.
         if not event.data:
@@ -190,7 +203,7 @@ class Conversation:
                 case Failed():
                     raise step.error
                 case Asked():
-                    await self._answer_server(step.request)
+                    await self._desk.take(step.request)
                 case Progressed():
                     if self._on_progress is not None:
                         self._on_progress()
@@ -201,31 +214,8 @@ class Conversation:
                         await self._hooks.on_notification(note.method, note.params)
         return None
 
-    async def _answer_server(self, request: wire.Request) -> None:
-        if self._target.era == "modern":
-            return
-        body = reply_to(request, self._endpoint.elicitation)
-        if body is None:
-            body = elicitation_reply(request, await self._hooks.on_elicitation(request.params))
-        # Posted beside the stream: a server that is slow to take an answer must not stop us from reading.
-        task = asyncio.create_task(self._post_reply(body))
-        self._replies.add(task)
-        task.add_done_callback(self._replies.discard)
-
-    async def _post_reply(self, body: bytes) -> None:
-        # Whatever the server makes of our answer, the call itself decides: some refuse it and go on.
-        with contextlib.suppress(TimeoutError, MCPError):
-            async with asyncio.timeout(self._endpoint.timeouts.negotiation_s):
-                await self._line.notify(self._target, body)
-
-    async def _drop_replies(self) -> None:
-        replies = list(self._replies)
-        for reply in replies:
-            reply.cancel()
-        await asyncio.gather(*replies, return_exceptions=True)
-
     def _can_resume(self) -> bool:
-        return self._target.era == "legacy" and self._last_event_id is not None
+        return self._resumable and self._last_event_id is not None
 
     async def _resume(self, *, at_once: bool = False) -> dict[str, JSON]:
         """Reconnect until the answer is there. Source: MCP 2025-11-25, Transports, Resumability.

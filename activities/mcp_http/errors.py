@@ -136,3 +136,13 @@ def without_effect(error: MCPError) -> MCPError:
         error.outcome = Outcome.NOT_SENT
         error.retryable = isinstance(error, TransportError)
     return error
+
+
+def no_time(method: str, limit_s: float) -> TransportError:
+    """Return the error for a request beside tool calls that was not answered in time."""
+    return TransportError(
+        "negotiation_timeout",
+        f"The MCP server did not answer {method!r} within {limit_s:g} s.",
+        Outcome.NOT_SENT,
+        retryable=True,
+    )

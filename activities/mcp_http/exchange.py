@@ -15,7 +15,7 @@ from activities.mcp_http.errors import EndpointRefused, MCPError, Outcome, Proto
 from activities.mcp_http.guard import same_origin
 from activities.mcp_http.headers import EVENT_STREAM_TYPE, JSON_TYPE, RawHeaders, is_session_id, post_headers
 from activities.mcp_http.refusals import MAX_ERROR_BODY_BYTES, HTTPAnswer, error_of_response
-from activities.mcp_http.sse import EventTooLarge
+from activities.mcp_http.sse import Event, EventStreamDecoder, EventTooLarge
 from activities.mcp_http.types import JSON, Endpoint, Era, OpenSession
 from activities.mcp_http.wire import clean_text
 
@@ -194,6 +194,21 @@ class Line:
                 Outcome.UNKNOWN,
                 details={"http_status": response.status_code},
             ) from exc
+
+    async def events(self, response: httpx.Response, max_bytes: int | None) -> AsyncGenerator[Event, None]:
+        """Yield the events of an event stream as they are completed.
+
+        Raises:
+            MCPError: An event or the whole is too large, or the coding is broken.
+        """
+        decoder = EventStreamDecoder(self.endpoint.limits.max_event_bytes)
+        try:
+            async with aclosing(self.chunks(response, max_bytes)) as chunks:
+                async for chunk in chunks:
+                    for event in decoder.feed(chunk):
+                        yield event
+        except EventTooLarge as exc:
+            raise too_large(exc, response.status_code) from exc
 
     async def refuse(self, response: httpx.Response, *, had_session: bool) -> MCPError:
         """Return the error that a status of 300 or more stands for, reading a little of the body."""

@@ -8,12 +8,12 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 from typing import Final, cast
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import anyio
 import httpcore
 
-from activities.mcp_http.errors import EndpointRefused
+from activities.mcp_http.errors import EndpointRefused, MCPError
 from activities.mcp_http.headers import refusal_of_header
 from activities.mcp_http.types import Endpoint, Network
 
@@ -70,6 +70,24 @@ def same_origin(first: str, second: str) -> bool:
         return _origin(first) == _origin(second)
     except ValueError:
         return False
+
+
+def allowed_redirect(error: MCPError, url: str) -> str | None:
+    """Return where a refused redirect may be followed to, or None.
+
+    Only 307 and 308, which keep method and body, and only within the origin of `url`: a trailing slash more
+    or less is what servers redirect for.
+    """
+    location = error.details.get("location")
+    if error.code != "redirect_refused" or error.http_status not in {307, 308}:
+        return None
+    if not isinstance(location, str):
+        return None
+    try:
+        target = urljoin(url, location)
+    except ValueError:
+        return None
+    return target if same_origin(target, url) and target != url and not urlsplit(target).fragment else None
 
 
 def _origin(url: str) -> tuple[str, str, int]:

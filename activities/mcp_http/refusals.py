@@ -198,6 +198,8 @@ def _status_error(status: int, facts: dict[str, JSON], refusal_statuses: frozens
 
 def _redirect_error(answer: HTTPAnswer, facts: dict[str, JSON]) -> TransportError:
     facts["remedy"] = "negotiate"
+    if location := answer.headers.get("location"):
+        facts["location"] = wire.clean_text(location, 2000)
     return TransportError(
         "redirect_refused",
         f"The MCP server answered with a redirect (HTTP {answer.status}), which is not followed; "
