@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +26,7 @@ from api.embedded import (
     server_environment,
     write_record,
 )
-from api.processes import PortTaken, ProcessId, identify, this_process
+from api.processes import PortTaken, ProcessId, identify
 from api.search_attributes import SEARCH_ATTRIBUTES
 from tests.support.temporal_server import TEST_OPTIONS
 
@@ -196,13 +195,19 @@ async def test_a_second_server_on_one_folder_is_refused_and_names_the_owner(tmp_
 
 
 async def test_a_foreign_listener_on_the_port_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(PortTaken) as taken:
-            async with EmbeddedTemporal(tmp_path, replace(TEST_OPTIONS, port=port)):
-                pass
-    assert (taken.value.port, taken.value.pid) == (port, this_process().pid)
-    assert "pytest" in str(taken.value)
+    listen = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1]); input()"
+    foreign = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-u", "-c", listen, "the-foreign-one"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert foreign.stdout is not None
+    port = int(await foreign.stdout.readline())
+    with pytest.raises(PortTaken, match="the-foreign-one") as taken:
+        async with EmbeddedTemporal(tmp_path, replace(TEST_OPTIONS, port=port)):
+            pass
+    await foreign.communicate(b"\n")
+    assert (taken.value.port, taken.value.pid) == (port, foreign.pid)
 
 
 async def test_a_server_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> None:
