@@ -47,7 +47,7 @@ class Settings(BaseSettings):
 
     heartbeat_timeout_s: float = Field(8.0, gt=0)
     """A worker silent for this long is taken for dead."""
-    heartbeat_throttle_s: float = Field(0.5, gt=0)
+    heartbeat_throttle_s: float = Field(0.3, gt=0)
     """How often at most a worker sends heartbeats on; a cancel arrives with an answer to one."""
     task_timeout_s: float = Field(4.0, ge=1.0)
     """How long a workflow task may take before another worker gets it."""

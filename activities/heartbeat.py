@@ -9,6 +9,9 @@ from temporalio import activity
 BEATS_PER_TIMEOUT = 4
 """Beats within one heartbeat timeout: three may be late before the worker is taken for dead."""
 
+LONGEST_PAUSE_S = 0.4
+"""A cancel arrives with the answer to a beat, so beats are close; a shorter call never beats at all."""
+
 
 class Heartbeat:
     """Beats until it is left; `details` travel with each beat and reach the next attempt."""
@@ -22,7 +25,8 @@ class Heartbeat:
     async def __aenter__(self) -> Self:
         """Begin to beat."""
         if self._timeout is not None:
-            self._task = asyncio.create_task(self._beat(self._timeout.total_seconds() / BEATS_PER_TIMEOUT))
+            pause_s = min(self._timeout.total_seconds() / BEATS_PER_TIMEOUT, LONGEST_PAUSE_S)
+            self._task = asyncio.create_task(self._beat(pause_s))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -33,5 +37,5 @@ class Heartbeat:
 
     async def _beat(self, every_s: float) -> None:
         while True:
-            activity.heartbeat(*self.details)
             await asyncio.sleep(every_s)
+            activity.heartbeat(*self.details)

@@ -322,7 +322,7 @@ def _load(session: Session, place: CallPlace) -> tuple[RoundCall, ToolBinding, _
         .join(Round, Round.id == RoundCall.round_id)
         .where(RoundCall.round_id == place.round_id, RoundCall.position == place.position)
     ).one()
-    row, binding, key_id, request_id = found.t
+    row, binding, key_id, request_id = found
     return row, binding, _Asked(key_id, request_id)
 
 

@@ -165,6 +165,8 @@ def _sqlite_engine(url: Any, busy_timeout_ms: int, *, writable: bool, echo: bool
         connect_args={"isolation_level": None, "check_same_thread": False},
         pool_size=1 if writable else SQLITE_READERS,
         max_overflow=0 if writable else 1,
+        # Parameters are arguments and results of tools: they stay out of messages and logs.
+        hide_parameters=True,
         echo=echo,
     )
     begin = "BEGIN IMMEDIATE" if writable else "BEGIN"
@@ -198,5 +200,7 @@ def _postgres_engine(url: Any, pool_size: int, *, echo: bool) -> Engine:
             "connect_timeout": 5,
             "options": f"-c statement_timeout={POSTGRES_STATEMENT_TIMEOUT_MS} -c timezone=UTC",
         },
+        # Parameters are arguments and results of tools: they stay out of messages and logs.
+        hide_parameters=True,
         echo=echo,
     )

@@ -121,7 +121,7 @@ def find_by_secret(session: Session, secret: str, now: datetime) -> ApiKey | Non
     ).one_or_none()
     if row is None:
         return None
-    key, stored, expires_at = row.t
+    key, stored, expires_at = row
     if not hmac.compare_digest(stored, wanted) or (expires_at is not None and expires_at <= now):
         return None
     return key

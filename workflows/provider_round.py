@@ -117,6 +117,9 @@ class ProviderRound:
             self._progress.stage = number
             workflow.set_current_details(_details(plan, self._progress.stages, None, number))
             await self._run_stage(plan.round_id, number, [calls[position] for position in stage.positions])
+            if workflow.cancellation_reason() is not None:
+                # A cancel that arrives together with another event may not be raised at the await.
+                raise asyncio.CancelledError
 
     async def _run_stage(self, round_id: str, number: int, calls: Sequence[PlannedCall]) -> None:
         """Start the calls of a stage and wait for every one of them, however each ends."""
