@@ -9,13 +9,29 @@ from api.docs_page import install_docs
 from api.documented import install_openapi
 from api.middleware import RequestContext
 from api.refusals import install_refusals
-from api.routes import execute, health, invocations, rounds, tools
+from api.routes import (
+    connections,
+    execute,
+    health,
+    invocations,
+    key_tools,
+    keys,
+    policies,
+    records,
+    rounds,
+    tools,
+)
 
 ROUTERS = (
     tools.router,
     execute.router,
     rounds.router,
     invocations.router,
+    keys.router,
+    key_tools.router,
+    connections.router,
+    policies.router,
+    records.router,
     health.router,
 )
 """Every route, in the order of the documentation."""

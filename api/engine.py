@@ -5,13 +5,12 @@ Nothing here reads the state of a workflow: the database is the source of every 
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from google.protobuf.message import Message
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import (
     SearchAttributePair,
@@ -20,7 +19,7 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode, ServiceClient, ServiceResponse
+from temporalio.service import RPCError, RPCStatusCode
 
 from governance.codes import RoundState
 from governance.names import EXPOSED_NAME
@@ -41,6 +40,9 @@ from workflows.messages import (
 
 RPC_TIMEOUT = timedelta(seconds=2)
 """How long the engine may take to answer one request that a caller waits for."""
+
+PROMPT_S = 0.3
+"""A start that takes longer may be talking to nobody, which is then looked into."""
 
 SHOWN_TOOLS = 10
 """Tool names in the summary and search attributes of a round; their sizes are limited by the engine."""
@@ -63,7 +65,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Start(StrEnum):
-    """What is known of a start."""
+    """What the engine's answers say of a start; only the database can tell that it never happened."""
 
     STARTED = "started"
     AMBIGUOUS = "ambiguous"
@@ -115,47 +117,6 @@ def workflow_id_of(key_id: str, round_key: str) -> str:
     return round_workflow_id(key_id, hashlib.sha256(round_key.encode("utf-8")).hexdigest())
 
 
-class OneAttempt(ServiceClient):
-    """A connection on which every request is tried once.
-
-    The SDK retries for up to ten seconds and reports the last error only, which hides that an earlier attempt
-    may have been carried out.
-    """
-
-    def __init__(self, inner: ServiceClient) -> None:
-        super().__init__(inner.config)
-        self._inner = inner
-
-    @property
-    def worker_service_client(self) -> ServiceClient:  # type: ignore[override]
-        """The connection below, which eager starts are matched by."""
-        return self._inner.worker_service_client
-
-    def update_rpc_metadata(self, metadata: Mapping[str, str | bytes]) -> None:
-        """Pass new headers on."""
-        self._inner.update_rpc_metadata(metadata)
-
-    def update_api_key(self, api_key: str | None) -> None:
-        """Pass a new key on."""
-        self._inner.update_api_key(api_key)
-
-    async def _rpc_call(  # noqa: PLR0913 - the SDK's own signature.
-        self,
-        rpc: str,
-        req: Message,
-        resp_type: type[ServiceResponse],
-        *,
-        service: str,
-        retry: bool,
-        metadata: Mapping[str, str | bytes],
-        timeout: timedelta | None,  # noqa: ASYNC109
-    ) -> ServiceResponse:
-        del retry
-        return await self._inner._rpc_call(  # noqa: SLF001 - the one method that subclasses implement.
-            rpc, req, resp_type, service=service, retry=False, metadata=metadata, timeout=timeout
-        )
-
-
 @dataclass(frozen=True)
 class Engine:
     """Starts, awaits and cancels workflows for the API."""
@@ -164,49 +125,36 @@ class Engine:
     settings: Settings
     search_attributes: bool
     eager_start: bool
-    _starter: Client | None = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Prepare the client whose requests are tried once."""
-        object.__setattr__(self, "_starter", None if self.client is None else _one_attempt(self.client))
 
     async def start_round(self, start: RoundStart) -> Start:
         """Start the workflow of a stored round; one that runs or has ended already counts as started."""
-        if self._starter is None:
+        if self.client is None:
             return Start.REFUSED
         names = start.safe_tool_names()
-        try:
-            await self._starter.start_workflow(
-                PROVIDER_ROUND,
-                RoundInput(
-                    key_id=start.key_id,
-                    round_key=start.round_key,
-                    round_id=start.round_id,
-                    body_digest=start.body_digest,
-                    include_clients=start.include_clients,
-                    include_tools=start.include_tools,
-                    search_attributes=self.search_attributes,
-                    heartbeat_timeout_s=self.settings.heartbeat_timeout_s,
-                ),
-                id=start.workflow_id,
-                task_queue=self.settings.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                request_eager_start=self.eager_start,
-                task_timeout=timedelta(seconds=self.settings.task_timeout_s),
-                rpc_timeout=RPC_TIMEOUT,
-                static_summary=_summary(len(start.tool_names), names),
-                static_details=_details(start, names),
-                search_attributes=self._attributes(start.key_id, names),
-            )
-        except WorkflowAlreadyStartedError:
-            return Start.STARTED
-        except RPCError as error:
-            return Start.AMBIGUOUS if error.status in AMBIGUOUS else Start.REFUSED
-        except RuntimeError:
-            # A lazy client that cannot connect; it has sent nothing.
-            return Start.REFUSED
-        return Start.STARTED
+        starting = self.client.start_workflow(
+            PROVIDER_ROUND,
+            RoundInput(
+                key_id=start.key_id,
+                round_key=start.round_key,
+                round_id=start.round_id,
+                body_digest=start.body_digest,
+                include_clients=start.include_clients,
+                include_tools=start.include_tools,
+                search_attributes=self.search_attributes,
+                heartbeat_timeout_s=self.settings.heartbeat_timeout_s,
+            ),
+            id=start.workflow_id,
+            task_queue=self.settings.task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            request_eager_start=self.eager_start,
+            task_timeout=timedelta(seconds=self.settings.task_timeout_s),
+            rpc_timeout=RPC_TIMEOUT,
+            static_summary=_summary(len(start.tool_names), names),
+            static_details=_details(start, names),
+            search_attributes=self._attributes(start.key_id, names),
+        )
+        return await self._started(starting)
 
     async def wait_for_round(self, workflow_id: str, wait_s: float) -> Wait:
         """Wait until the workflow of a round has ended, however it did, for at most `wait_s` seconds."""
@@ -221,11 +169,12 @@ class Engine:
         if self.client is None:
             return Cancel.UNREACHABLE
         try:
-            await self.client.get_workflow_handle(workflow_id).cancel(rpc_timeout=RPC_TIMEOUT)
+            async with asyncio.timeout(RPC_TIMEOUT.total_seconds()):
+                await self.client.get_workflow_handle(workflow_id).cancel(rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             missing = error.status is RPCStatusCode.NOT_FOUND
             return Cancel.UNKNOWN_WORKFLOW if missing else Cancel.UNREACHABLE
-        except RuntimeError:
+        except (RuntimeError, TimeoutError):
             return Cancel.UNREACHABLE
         return Cancel.ACCEPTED
 
@@ -236,28 +185,26 @@ class Engine:
 
         A sync that runs already is joined.
         """
-        if self._starter is None or self.client is None:
+        if self.client is None:
             return Start.REFUSED, None
         workflow_id = f"connection-sync:{connection_id}"
-        try:
-            await self._starter.start_workflow(
-                CONNECTION_SYNC,
-                ConnectionSyncInput(connection_id=connection_id),
-                id=workflow_id,
-                task_queue=self.settings.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                request_eager_start=self.eager_start,
-                rpc_timeout=RPC_TIMEOUT,
-                static_summary=f"sync of connection {connection_id}",
-            )
-        except RPCError as error:
-            return (Start.AMBIGUOUS if error.status in AMBIGUOUS else Start.REFUSED), None
-        except RuntimeError:
-            return Start.REFUSED, None
+        starting = self.client.start_workflow(
+            CONNECTION_SYNC,
+            ConnectionSyncInput(connection_id=connection_id),
+            id=workflow_id,
+            task_queue=self.settings.task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            request_eager_start=self.eager_start,
+            rpc_timeout=RPC_TIMEOUT,
+            static_summary=f"sync of connection {connection_id}",
+        )
+        started = await self._started(starting)
+        if started is not Start.STARTED:
+            return started, None
         handle = self.client.get_workflow_handle(workflow_id, result_type=ConnectionSyncResult)
         _, result = await _await_result(handle, wait_s)
-        return Start.STARTED, result
+        return started, result
 
     async def is_reachable(self) -> bool:
         """Tell whether the engine answers now."""
@@ -267,6 +214,35 @@ class Engine:
             return await self.client.service_client.check_health(timeout=RPC_TIMEOUT)
         except (RPCError, RuntimeError):
             return False
+
+    async def _started(self, starting: Coroutine[Any, Any, object]) -> Start:
+        """Await a start for as long as `RPC_TIMEOUT`, and not even that long where nobody listens.
+
+        The SDK repeats a failed request for about six seconds and tells of the last failure only, so an
+        earlier attempt may have been carried out; whoever must be certain asks the database, not us.
+        """
+        task = asyncio.create_task(_outcome(starting))
+        done, _ = await asyncio.wait({task}, timeout=PROMPT_S)
+        if not done and await self._refuses_connections():
+            task.cancel()
+            return Start.REFUSED
+        if not done:
+            done, _ = await asyncio.wait({task}, timeout=RPC_TIMEOUT.total_seconds() - PROMPT_S)
+        if not done:
+            task.cancel()
+            return Start.AMBIGUOUS
+        return task.result()
+
+    async def _refuses_connections(self) -> bool:
+        if self.client is None:
+            return True
+        try:
+            await self.client.service_client.check_health(timeout=RPC_TIMEOUT / 2)
+        except RPCError as error:
+            return error.status is RPCStatusCode.UNAVAILABLE
+        except RuntimeError:
+            return True
+        return False
 
     def _attributes(self, key_id: str, names: list[str]) -> TypedSearchAttributes:
         if not self.search_attributes:
@@ -279,6 +255,19 @@ class Engine:
                 SearchAttributePair(UNKNOWN_ATTRIBUTE, value=False),
             ]
         )
+
+
+async def _outcome(starting: Coroutine[Any, Any, object]) -> Start:
+    try:
+        await starting
+    except WorkflowAlreadyStartedError:
+        return Start.STARTED
+    except RPCError as error:
+        return Start.AMBIGUOUS if error.status in AMBIGUOUS else Start.REFUSED
+    except RuntimeError:
+        # A lazy client that cannot connect; it has sent nothing.
+        return Start.REFUSED
+    return Start.STARTED
 
 
 async def _await_result(
@@ -298,12 +287,6 @@ async def _await_result(
         return (Wait.UNKNOWN_WORKFLOW if missing else Wait.UNREACHABLE), None
     except RuntimeError:
         return Wait.UNREACHABLE, None
-
-
-def _one_attempt(client: Client) -> Client:
-    config = client.config()
-    config["service_client"] = OneAttempt(client.service_client)
-    return Client(**config)
 
 
 def _summary(count: int, names: Iterable[str]) -> str:

@@ -1,0 +1,188 @@
+"""Connections and policy overlays on the control plane."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from api.schemas.values import AnyJSON, Text
+from governance.codes import IdempotencyClass
+from models.connection import ConnectionHealth, EventStream, Network, OnSessionLoss, SessionScope
+
+
+def _http_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError("not a URL") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("a URL begins with http:// or https:// and names a host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL holds no user or password; credentials are configured apart from it")
+    if parts.fragment or text.endswith("#"):
+        raise ValueError("a URL has no fragment")
+    if port == 0 or any(character.isspace() or not character.isprintable() for character in text):
+        raise ValueError("a URL has a port above 0 and no blanks")
+    return text
+
+
+ConnectionURL = Annotated[Text, StringConstraints(min_length=1, max_length=2048), AfterValidator(_http_url)]
+"""The address of an MCP server."""
+
+Version = Annotated[str, StringConstraints(pattern=r"^(auto|\d{4}-\d{2}-\d{2})$")]
+"""`auto`, or an MCP protocol version such as `2025-11-25`."""
+
+RefusalStatus = Annotated[int, Field(ge=400, le=599)]
+"""An HTTP status with which the server proves that a call did not run."""
+
+ToolTimeout = Annotated[float, Field(gt=0, le=24 * 3600, allow_inf_nan=False)]
+"""How long a tool of the connection may take, in seconds."""
+
+
+class ConnectionFields(BaseModel):
+    """What may be set of a connection, beside its address."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    network: Network | None = None
+    tools_to_execute: Annotated[
+        AnyJSON, Field(description='Exact upstream names, ["*"] for all, [] or null for none (the default).')
+    ] = None
+    open_to_all_keys: bool | None = None
+    session_scope: SessionScope | None = None
+    on_session_loss: OnSessionLoss | None = None
+    event_stream: EventStream | None = None
+    protocol_version: Version | None = None
+    tool_timeout_s: ToolTimeout | None = None
+    idempotency: IdempotencyClass | None = None
+    refusal_statuses: Annotated[list[RefusalStatus], Field(max_length=50)] | None = None
+    enabled: bool | None = None
+
+
+class ConnectionSettings(ConnectionFields):
+    """What to change of a connection; absent fields keep their value."""
+
+    url: ConnectionURL | None = None
+
+
+class CreateConnectionBody(ConnectionFields):
+    """A connection to make; absent fields get their default."""
+
+    name: Annotated[Text, Field(max_length=100)]
+    url: ConnectionURL
+
+
+class FailureBody(BaseModel):
+    """The last failed contact and how far it came."""
+
+    stage: str
+    code: str
+    message: str
+    at: str | None = None
+
+
+class DroppedToolBody(BaseModel):
+    """A tool that the server lists and that cannot be used."""
+
+    name: str
+    reason: str
+
+
+class SyncBody(BaseModel):
+    """What the verification that a request started came to."""
+
+    state: Literal["finished", "running", "not_started"]
+    ok: bool | None = None
+    tools: int | None = None
+    added: list[str] = []
+    changed: list[str] = []
+    retired: list[str] = []
+    failure: FailureBody | None = None
+
+
+class ConnectionBody(BaseModel):
+    """A connection, its settings and what the last contact showed."""
+
+    id: str
+    name: str
+    url: str
+    network: Network
+    enabled: bool
+    tools_to_execute: list[str] | None
+    open_to_all_keys: bool
+    session_scope: SessionScope
+    on_session_loss: OnSessionLoss
+    event_stream: EventStream
+    protocol_version: str
+    tool_timeout_s: float
+    idempotency: IdempotencyClass
+    refusal_statuses: list[int]
+    health: ConnectionHealth
+    last_failure: FailureBody | None
+    dropped_tools: list[DroppedToolBody]
+    tool_count: int
+    synced_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    etag: str
+    sync: SyncBody | None = None
+
+
+class ConnectionPage(BaseModel):
+    """Connections by name."""
+
+    items: list[ConnectionBody]
+    next_cursor: str | None
+
+
+class DeletedConnectionBody(BaseModel):
+    """What went with a connection."""
+
+    id: str
+    retired_tools: list[str]
+
+
+class ConnectionToolBody(BaseModel):
+    """A live tool of a connection, as rounds would freeze it now."""
+
+    name: str
+    upstream_name: str
+    description: str | None
+    input_schema: AnyJSON
+    parallel_safe: bool
+    policy_provenance: list[dict[str, AnyJSON]]
+    timeout_s: float
+    idempotency: IdempotencyClass
+    on_connection_list: bool
+
+
+class ConnectionToolsBody(BaseModel):
+    """The live tools of a connection, and those it lists that cannot be used."""
+
+    tools: list[ConnectionToolBody]
+    dropped_tools: list[DroppedToolBody]
+
+
+class OverlayBody(BaseModel):
+    """A change of execution policy for every tool for which all of `match` holds."""
+
+    match: dict[str, str]
+    execution_policy: dict[str, AnyJSON]
+
+
+class PutOverlaysBody(BaseModel):
+    """The whole ordered list of overlays; later ones win."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    overlays: Annotated[list[AnyJSON], Field(max_length=1000)]
+
+
+class OverlaysBody(BaseModel):
+    """The overlays in order, and the tools whose policy the change moved."""
+
+    overlays: list[OverlayBody]
+    changed_tools: list[str]
+    etag: str

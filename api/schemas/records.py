@@ -1,0 +1,83 @@
+"""Rounds of all keys, the audit trail and explanations on the control plane."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel
+
+from api.schemas.calls import RoundBody
+from api.schemas.values import AnyJSON
+from governance.codes import RoundState
+from models.audit import AuditKind
+
+
+class RoundSummary(BaseModel):
+    """A round without its results."""
+
+    round_id: str
+    key_id: str
+    workflow_id: str
+    state: RoundState
+    state_reason: str | None
+    has_unknown: bool
+    call_count: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class RoundPage(BaseModel):
+    """Rounds, newest first."""
+
+    items: list[RoundSummary]
+    next_cursor: str | None
+
+
+class OperatorRoundBody(RoundBody):
+    """A round of any key, and where the engine's own page of it is."""
+
+    key_id: str
+    workflow_id: str
+    engine_url: str | None
+
+
+class AuditBody(BaseModel):
+    """One fact of the audit trail."""
+
+    id: int
+    at: datetime
+    kind: AuditKind
+    actor: str
+    request_id: str | None
+    round_id: str | None
+    invocation_id: str | None
+    tool_name: str | None
+    code: str | None
+    arguments_digest: str | None
+    data: dict[str, AnyJSON]
+
+
+class AuditPage(BaseModel):
+    """Facts, newest first."""
+
+    items: list[AuditBody]
+    next_cursor: str | None
+
+
+class ExplainedTool(BaseModel):
+    """A live tool and the decision for it."""
+
+    tool: str
+    client: str
+    upstream_name: str
+    decision: Literal["allowed", "needs_approval", "denied"]
+    level: Literal["key", "connection", "request"] | None
+    code: str | None
+    reason: str | None
+
+
+class ExplanationBody(BaseModel):
+    """What a key may use in a request with these headers, tool by tool."""
+
+    key: str
+    tools: list[ExplainedTool]
