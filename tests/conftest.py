@@ -13,15 +13,8 @@ from api.embedded import EmbeddedTemporal
 from models.database import Database
 from models.migration import migrate
 from tests.support.database_counts import DatabaseCounts
-from tests.support.databases import (
-    POSTGRES,
-    SQLITE,
-    postgres_database,
-    postgres_template,
-    postgres_url,
-    sqlite_copy,
-    sqlite_template,
-)
+from tests.support.database_kinds import POSTGRES, SQLITE, postgres_url
+from tests.support.databases import postgres_database, postgres_template, sqlite_copy, sqlite_template
 from tests.support.session_end import SafeEnd
 from tests.support.temporal_server import connect, running_temporal
 

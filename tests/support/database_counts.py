@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.databases import POSTGRES, SQLITE, postgres_url
+from tests.support.database_kinds import POSTGRES, SQLITE, postgres_url
 
 
 class DatabaseCounts:

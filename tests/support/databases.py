@@ -1,6 +1,5 @@
 """A database of its own for each test, on SQLite and on PostgreSQL, copied from a template made once."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,19 +10,8 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-POSTGRES_URL_VARIABLE = "SLUICEGATE_TEST_POSTGRES_URL"
-"""Set by `make test-postgres`: URL of an administrative database on a server that is there for tests only."""
-
-SQLITE = "sqlite"
-POSTGRES = "postgres"
-
 Prepare = Callable[[str], None]
 """Brings the empty database at a URL to the state that every test starts from."""
-
-
-def postgres_url() -> str | None:
-    """Return the URL of the test server; None when there is none."""
-    return os.environ.get(POSTGRES_URL_VARIABLE)
 
 
 def sqlite_template(folder: Path, prepare: Prepare) -> Path:

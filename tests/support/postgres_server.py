@@ -22,7 +22,7 @@ import psycopg
 
 from api import lifeline
 from api.processes import LOOPBACK, free_port
-from tests.support.databases import POSTGRES_URL_VARIABLE
+from tests.support.database_kinds import POSTGRES_URL_VARIABLE
 
 START_TIMEOUT_S = 30.0
 
