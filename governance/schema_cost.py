@@ -73,10 +73,6 @@ class SchemaGraph:
         while len(self._nodes) < len(self._pending):
             self._nodes.append(self._read(self._pending[len(self._nodes)]))
 
-    def __len__(self) -> int:
-        """Count the subschemas."""
-        return len(self._nodes)
-
     def evaluations(self) -> int:
         """Bound the evaluations at one place of a value, each recursion entered once.
 

@@ -43,6 +43,9 @@ def problems_of(error: ValidationError) -> Iterator[ArgumentProblem]:
             for name in names:
                 path = pointer([*error.instance_path, name])
                 yield ArgumentProblem(path, "no property of this name", _type_inside(error.instance, name))
+        case ValidationErrorKind.FalseSchema() if error.schema_path[-1:] == ["additionalProperties"]:
+            # Where a schema names no properties, the validator reports the object and not the property.
+            yield ArgumentProblem(pointer(error.instance_path), "no properties", "object")
         case ValidationErrorKind.AnyOf(branches) | ValidationErrorKind.OneOfNotValid(branches):
             yield from _alternatives(error, branches)
         case _:

@@ -54,7 +54,7 @@ class ToolSchema:
 
         Arguments that would take too long to check against a costly schema do not fit.
         """
-        size = _measure(arguments)
+        size = _measure(arguments, _MAX_WORK)
         if (size.values + size.characters // _CHARACTERS_PER_STEP) * self._evaluations > _MAX_WORK:
             return (_whole(arguments, "smaller arguments: these take too long to check"),)
         if self._validator.is_valid(arguments):
@@ -110,7 +110,7 @@ def wants_object(schema: JSON) -> bool:
 
 
 def _refuse_large(schema: JSON) -> None:
-    size = _measure(schema)
+    size = _measure(schema, MAX_SCHEMA_SIZE)
     if size.depth > MAX_SCHEMA_DEPTH:
         refused = f"the schema nests deeper than {MAX_SCHEMA_DEPTH} levels"
         raise SchemaRefused(refused)
@@ -123,11 +123,11 @@ def _whole(arguments: JSON, expected: str) -> ArgumentProblem:
     return ArgumentProblem("", expected, json_type(arguments))
 
 
-def _measure(value: JSON) -> _Size:
-    """Count values, the characters of strings and keys, and the depth, level by level."""
+def _measure(value: JSON, most: int) -> _Size:
+    """Count values, the characters of strings and keys, and the depth, level by level, until past `most`."""
     values = characters = depth = 0
     level: list[JSON] = [value]
-    while level:
+    while level and values + characters <= most:
         values += len(level)
         below: list[JSON] = []
         nests = False
