@@ -1,0 +1,264 @@
+"""`sluicegate connections`: connections to MCP servers."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from api.commands.failures import UsageFailed
+from api.commands.option_groups import with_groups
+from api.commands.output import print_facts, print_json, print_line, print_note, print_table, when
+from api.commands.server import Admin
+from governance.codes import IdempotencyClass
+
+CONNECTIONS = "/api/v1/mcp/clients"
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A connection's name: lower-case letters, digits, _.")
+]
+
+
+class Network(StrEnum):
+    """Where the server may be."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+    LOOPBACK = "loopback"
+
+
+class SessionScope(StrEnum):
+    """What shares one MCP session."""
+
+    KEY = "key"
+    BINDING = "binding"
+    CONVERSATION = "conversation"
+
+
+class OnSessionLoss(StrEnum):
+    """What follows when the server has forgotten a session."""
+
+    RETRY_ONCE = "retry_once"
+    REPORT = "report"
+
+
+class EventStream(StrEnum):
+    """When the standalone stream is opened."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What can be set of a connection; what is not given keeps its value or default."""
+
+    network: Annotated[
+        Network | None, typer.Option(help="Which addresses may be dialled (default public).")
+    ] = None
+    tools: Annotated[
+        str | None,
+        typer.Option(help="What may be executed: exact names by comma, `*` for all, '' for none (default)."),
+    ] = None
+    open_to_all: Annotated[
+        bool | None,
+        typer.Option("--open/--closed", help="Let keys use it whose own configuration leaves it out."),
+    ] = None
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a tool may take.")] = None
+    idempotency: Annotated[
+        IdempotencyClass | None, typer.Option(help="What repeating its tools does (default unsafe).")
+    ] = None
+    session_scope: Annotated[SessionScope | None, typer.Option(help="What shares one MCP session.")] = None
+    on_session_loss: Annotated[
+        OnSessionLoss | None, typer.Option(help="What follows when the server forgot the session.")
+    ] = None
+    event_stream: Annotated[
+        EventStream | None, typer.Option(help="When the standalone stream is opened.")
+    ] = None
+    protocol_version: Annotated[str | None, typer.Option(help="`auto`, or a version such as 2025-11-25.")] = (
+        None
+    )
+    refusal_status: Annotated[
+        list[int] | None, typer.Option(help="A status that proves that a call did not run; repeatable.")
+    ] = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the given settings as the control plane takes them."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        names = {
+            "tools": "tools_to_execute",
+            "open_to_all": "open_to_all_keys",
+            "timeout": "tool_timeout_s",
+            "refusal_status": "refusal_statuses",
+        }
+        if "tools" in given:
+            given["tools"] = [tool for tool in given["tools"].split(",") if tool]
+        if not given.get("refusal_status"):
+            given.pop("refusal_status", None)
+        return {names.get(name, name): value for name, value in given.items()}
+
+
+@app.command()
+@with_groups
+def add(
+    admin: Admin,
+    settings: Settings,
+    name: Name,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server's address.")],
+) -> None:
+    """Add a connection and find out what its server offers; only what --tools names may be executed."""
+    body = {"name": name, "url": url, **settings.to_json()}
+    with admin.server() as server:
+        _show(admin, server.send("POST", CONNECTIONS, body=body).json())
+
+
+@app.command("list")
+@with_groups
+def list_connections(admin: Admin) -> None:
+    """List the connections."""
+    with admin.server() as server:
+        found = server.pages(CONNECTIONS)
+    if admin.as_json:
+        print_json(found)
+        return
+    print_table(
+        ("name", "url", "enabled", "health", "tools", "may execute", "last contact"),
+        [
+            (
+                one["name"],
+                one["url"],
+                one["enabled"],
+                one["health"],
+                one["tool_count"],
+                one["tools_to_execute"] or "(none)",
+                when(one["synced_at"]),
+            )
+            for one in found
+        ],
+        empty="There are no connections; `sluicegate connections add NAME URL` makes one.",
+    )
+
+
+@app.command()
+@with_groups
+def show(admin: Admin, name: Name) -> None:
+    """Show a connection, its settings and what the last contact showed."""
+    with admin.server() as server:
+        _show(admin, server.get(f"{CONNECTIONS}/{name}"))
+
+
+@app.command("set")
+@with_groups
+def set_connection(
+    admin: Admin,
+    settings: Settings,
+    name: Name,
+    url: Annotated[str | None, typer.Option("--to-url", help="A new address of the server.")] = None,
+) -> None:
+    """Change a connection's settings; what is not given stays."""
+    changes = settings.to_json() | ({} if url is None else {"url": url})
+    if not changes:
+        raise UsageFailed("nothing to change: give at least one setting, such as --tools")
+    _edit(admin, name, changes)
+
+
+@app.command()
+@with_groups
+def disable(admin: Admin, name: Name) -> None:
+    """Hide a connection's tools and refuse their calls until it is enabled again."""
+    _edit(admin, name, {"enabled": False})
+
+
+@app.command()
+@with_groups
+def enable(admin: Admin, name: Name) -> None:
+    """Offer a connection's tools again."""
+    _edit(admin, name, {"enabled": True})
+
+
+@app.command()
+@with_groups
+def refresh(admin: Admin, name: Name) -> None:
+    """Contact the server again and take over the tools that it has now."""
+    with admin.server() as server:
+        _show(admin, server.send("POST", f"{CONNECTIONS}/{name}/refresh").json())
+
+
+@app.command()
+@with_groups
+def remove(admin: Admin, name: Name) -> None:
+    """Remove a connection with its tools and the grants on it; its rounds and audit rows stay."""
+    with admin.server() as server:
+        answer = server.send("DELETE", f"{CONNECTIONS}/{name}")
+    print_note(f"Connection {name} is removed.")
+    if admin.as_json and answer.content:
+        print_json(answer.json())
+
+
+@app.command()
+@with_groups
+def tools(admin: Admin, name: Name) -> None:
+    """List a connection's tools as rounds would take them now."""
+    with admin.server() as server:
+        found = server.get(f"{CONNECTIONS}/{name}/tools")
+    if admin.as_json:
+        print_json(found)
+        return
+    print_table(
+        ("tool", "upstream name", "may execute", "parallel", "timeout", "repeats"),
+        [
+            (
+                tool["name"],
+                tool["upstream_name"],
+                tool["on_connection_list"],
+                tool["parallel_safe"],
+                f"{tool['timeout_s']:g} s",
+                tool["idempotency"],
+            )
+            for tool in found["tools"]
+        ],
+        empty="The server offers no usable tools.",
+    )
+    _note_dropped(found["dropped_tools"])
+
+
+def _edit(admin: Admin, name: str, changes: dict[str, Any]) -> None:
+    with admin.server() as server:
+        _show(admin, server.send("PATCH", f"{CONNECTIONS}/{name}", body=changes).json())
+
+
+def _show(admin: Admin, connection: dict[str, Any]) -> None:
+    if admin.as_json:
+        print_json(connection)
+        return
+    failure = connection["last_failure"]
+    print_facts(
+        [
+            ("Name", connection["name"]),
+            ("URL", connection["url"]),
+            ("Network", connection["network"]),
+            ("Enabled", connection["enabled"]),
+            ("Health", connection["health"]),
+            ("Last failure", failure and f"{failure['stage']}: {failure['message']} [{failure['code']}]"),
+            ("Tools", connection["tool_count"]),
+            ("May execute", connection["tools_to_execute"] or "(none): give --tools"),
+            ("Open to all keys", connection["open_to_all_keys"]),
+            ("Tool timeout", f"{connection['tool_timeout_s']:g} s"),
+            ("Repeats", connection["idempotency"]),
+            ("Session", f"{connection['session_scope']}, on loss {connection['on_session_loss']}"),
+            ("Protocol", connection["protocol_version"]),
+            ("Last contact", when(connection["synced_at"]) or None),
+        ]
+    )
+    sync = connection.get("sync")
+    if sync is not None and sync["state"] != "finished":
+        print_line(f"The server is still being asked for its tools ({sync['state']}).")
+    _note_dropped(connection["dropped_tools"])
+
+
+def _note_dropped(dropped: list[dict[str, str]]) -> None:
+    for tool in dropped:
+        print_note(f"note: tool {tool['name']!r} cannot be used: {tool['reason']}")
