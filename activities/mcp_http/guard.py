@@ -6,7 +6,7 @@ judged addresses, so that a second resolution cannot lead elsewhere. TLS still v
 
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -160,9 +160,15 @@ def judge_addresses(host: str, texts: Iterable[str], network: Network) -> list[s
 class GuardedBackend(httpcore.AsyncNetworkBackend):
     """Opens TCP connections only to addresses that `judge_addresses` accepted."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(
+        self,
+        network: Network,
+        connector: httpcore.AsyncNetworkBackend | None = None,
+        resolve: Callable[[str, int], Awaitable[list[str]]] | None = None,
+    ) -> None:
         self._network: Network = network
-        self._inner = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
+        self._connector = connector or cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
+        self._resolve = resolve or _resolve
 
     async def connect_tcp(
         self,
@@ -181,10 +187,16 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         """
         try:
             with anyio.fail_after(timeout):
-                addresses = judge_addresses(host, await _resolve(host, port), self._network)
+                addresses = judge_addresses(host, await self._lookup(host, port), self._network)
                 return await self._connect_first(addresses, port, local_address, socket_options)
         except TimeoutError as exc:
             raise httpcore.ConnectTimeout(f"connecting to {host} took too long") from exc
+
+    async def _lookup(self, host: str, port: int) -> list[str]:
+        try:
+            return await self._resolve(host, port)
+        except OSError as exc:
+            raise httpcore.ConnectError(f"the name {host!r} cannot be resolved") from exc
 
     async def _connect_first(
         self,
@@ -196,15 +208,12 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         failure: httpcore.ConnectError | None = None
         for address in addresses:
             try:
-                return await self._inner.connect_tcp(address, port, None, local_address, socket_options)
+                return await self._connector.connect_tcp(address, port, None, local_address, socket_options)
             except httpcore.ConnectError as exc:
                 failure = exc
         raise failure or httpcore.ConnectError("the name has no address")
 
 
 async def _resolve(host: str, port: int) -> list[str]:
-    try:
-        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as exc:
-        raise httpcore.ConnectError(f"the name {host!r} cannot be resolved") from exc
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]

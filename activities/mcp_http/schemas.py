@@ -50,6 +50,11 @@ class SchemaCache:
     def __init__(self) -> None:
         self._validators: OrderedDict[bytes, jsonschema_rs.Validator | None] = OrderedDict()
 
+    @property
+    def size(self) -> int:
+        """How many schemas are held, at most `MAX_CACHED_SCHEMAS`."""
+        return len(self._validators)
+
     def check(self, schema: JSON, value: JSON) -> bool | None:
         """Say whether `value` satisfies `schema`; None if the schema cannot be used.
 

@@ -29,7 +29,9 @@ class EventTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One dispatched event. `event_id` and `retry_s` are set only if this very event carried them.
+    """One dispatched event; `name` is ``message`` if it had none.
+
+    `event_id` and `retry_s` are set only if this very event carried them.
 
     `data` is empty for events that only move the cursor (priming events).
     """
@@ -129,5 +131,9 @@ class EventStreamDecoder:
         event_id, retry_s = self._event_id, self._retry_s
         self._clear_event()
         if sse is None:
-            return Event("", "", event_id, retry_s) if event_id is not None or retry_s is not None else None
+            return (
+                Event("message", "", event_id, retry_s)
+                if event_id is not None or retry_s is not None
+                else None
+            )
         return Event(sse.event, sse.data, event_id, retry_s)

@@ -141,7 +141,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=
 
 def _is_deeper(value: JSON, max_depth: int) -> bool:
     level: list[JSON] = [value]
-    for _ in range(max_depth + 1):
+    for _ in range(max_depth):
         below: list[JSON] = []
         for item in level:
             below.extend((as_object(item) or {}).values())

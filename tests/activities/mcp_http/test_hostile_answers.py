@@ -120,34 +120,34 @@ async def test_a_call_gets_its_own_answer_out_of(build: Answer) -> None:
         assert len(there.server.received("tools/call")) == 1
 
 
-def deep(request_id: Any) -> bytes:
+def deep(request_id: str) -> bytes:
     nested = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     return b'{"jsonrpc":"2.0","id":"' + request_id.encode() + b'","result":' + nested + b"}"
 
 
 UNKNOWN: dict[str, tuple[Answer, str]] = {
-    "202": (lambda i: http(202, b"", None), "no_answer"),
-    "204": (lambda i: b"HTTP/1.1 204 X\r\n\r\n", "no_answer"),
-    "login page": (lambda i: http(200, b"<html>Log in</html>", "text/html"), "unexpected_content_type"),
-    "plain text": (lambda i: http(200, b"fine", "text/plain"), "unexpected_content_type"),
+    "202": (lambda _: http(202, b"", None), "no_answer"),
+    "204": (lambda _: b"HTTP/1.1 204 X\r\n\r\n", "no_answer"),
+    "login page": (lambda _: http(200, b"<html>Log in</html>", "text/html"), "unexpected_content_type"),
+    "plain text": (lambda _: http(200, b"fine", "text/plain"), "unexpected_content_type"),
     "no content type": (lambda i: http(200, dump(fine(i)), None), "unexpected_content_type"),
-    "empty JSON body": (lambda i: http(200), "invalid_json"),
-    "broken JSON": (lambda i: http(200, b'{"jsonrpc":'), "invalid_json"),
-    "not UTF-8": (lambda i: http(200, b'"\xff\xfe"'), "invalid_json"),
+    "empty JSON body": (lambda _: http(200), "invalid_json"),
+    "broken JSON": (lambda _: http(200, b'{"jsonrpc":'), "invalid_json"),
+    "not UTF-8": (lambda _: http(200, b'"\xff\xfe"'), "invalid_json"),
     "NaN": (lambda i: http(200, dump(result(i, {"content": float("nan")}))), "invalid_json"),
-    "a number beyond floats": (lambda i: http(200, b'{"a":1e999}'), "invalid_json"),
+    "a number beyond floats": (lambda _: http(200, b'{"a":1e999}'), "invalid_json"),
     "lone surrogate": (
         lambda i: http(200, json.dumps(result(i, text_result("\ud800"))).encode()),
         "invalid_json",
     ),
     "100 000 levels": (lambda i: http(200, deep(i)), "invalid_json"),
-    "an integer of 5000 digits": (lambda i: http(200, b'{"a":' + b"1" * 5000 + b"}"), "invalid_json"),
-    "the id of nobody": (lambda i: http(200, dump(fine("nobody"))), "answer_id_mismatch"),
-    "id 0": (lambda i: http(200, dump(fine(0))), "answer_id_mismatch"),
-    "id true": (lambda i: http(200, dump(fine(True))), "answer_id_mismatch"),
-    "id null": (lambda i: http(200, dump(fine(None))), "answer_id_mismatch"),
-    "no id": (lambda i: http(200, dump({"jsonrpc": "2.0", "result": {}})), "answer_id_mismatch"),
-    "an empty array": (lambda i: http(200, b"[]"), "answer_id_mismatch"),
+    "an integer of 5000 digits": (lambda _: http(200, b'{"a":' + b"1" * 5000 + b"}"), "invalid_json"),
+    "the id of nobody": (lambda _: http(200, dump(fine("nobody"))), "answer_id_mismatch"),
+    "id 0": (lambda _: http(200, dump(fine(0))), "answer_id_mismatch"),
+    "id true": (lambda _: http(200, dump(fine(bool(1)))), "answer_id_mismatch"),
+    "id null": (lambda _: http(200, dump(fine(None))), "answer_id_mismatch"),
+    "no id": (lambda _: http(200, dump({"jsonrpc": "2.0", "result": {}})), "answer_id_mismatch"),
+    "an empty array": (lambda _: http(200, b"[]"), "answer_id_mismatch"),
     "result and error": (lambda i: http(200, dump(fine(i) | error(i, 1, "x"))), "invalid_answer"),
     "result null": (lambda i: http(200, dump(result(i, None))), "invalid_answer"),
     "result a list": (lambda i: http(200, dump(result(i, []))), "invalid_answer"),
@@ -155,8 +155,8 @@ UNKNOWN: dict[str, tuple[Answer, str]] = {
     "no jsonrpc": (lambda i: http(200, dump({"id": i, "result": {}})), "invalid_answer"),
     "code as text": (lambda i: http(200, dump(error(i, "1", "x"))), "invalid_answer"),  # type: ignore[arg-type]
     "malformed in a stream": (lambda i: stream(event(result(i, None))), "invalid_answer"),
-    "stream without answer": (lambda i: stream(b": nothing\n\n"), "no_answer"),
-    "only another id": (lambda i: stream(event(fine("other"))), "no_answer"),
+    "stream without answer": (lambda _: stream(b": nothing\n\n"), "no_answer"),
+    "only another id": (lambda _: stream(event(fine("other"))), "no_answer"),
     "unterminated event": (lambda i: stream(event(fine(i))[:-1]), "no_answer"),
     "a task that was not asked for": (
         lambda i: http(200, dump(result(i, {"task": {"taskId": "1"}}))),
@@ -176,11 +176,11 @@ UNKNOWN: dict[str, tuple[Answer, str]] = {
         ),
         "invalid_json",
     ),
-    "500": (lambda i: http(500, dump(error("server-error", -32603, "x"))), "http_500"),
-    "502 as HTML": (lambda i: http(502, b"<html>", "text/html"), "http_502"),
-    "504": (lambda i: http(504, b"", None), "http_504"),
-    "409": (lambda i: http(409, b"", None), "http_409"),
-    "410": (lambda i: http(410, b"", None), "http_410"),
+    "500": (lambda _: http(500, dump(error("server-error", -32603, "x"))), "http_500"),
+    "502 as HTML": (lambda _: http(502, b"<html>", "text/html"), "http_502"),
+    "504": (lambda _: http(504, b"", None), "http_504"),
+    "409": (lambda _: http(409, b"", None), "http_409"),
+    "410": (lambda _: http(410, b"", None), "http_410"),
 }
 
 
@@ -215,16 +215,16 @@ async def test_a_reset_in_the_middle_of_a_body_fails_only_its_own_call() -> None
 @pytest.mark.parametrize(
     "build",
     [
-        lambda i: (
+        lambda _: (
             b"HTTP/1.1 200 X\r\nContent-Type: application/json\r\nContent-Length: 999\r\n"
             b"Connection: close\r\n\r\n{}"
         ),
-        lambda i: (
+        lambda _: (
             b"HTTP/1.1 200 X\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
             b"Connection: close\r\n\r\n5\r\nab"
         ),
-        lambda i: b"garbage\r\nConnection: close\r\n\r\n",
-        lambda i: b"Connection: close",
+        lambda _: b"garbage\r\nConnection: close\r\n\r\n",
+        lambda _: b"Connection: close",
     ],
     ids=["too long a Content-Length", "truncated chunk", "no HTTP", "no status line"],
 )
@@ -237,18 +237,18 @@ async def test_broken_framing_is_a_lost_connection(build: Answer) -> None:
 SMALL = Limits(max_body_bytes=200_000, max_event_bytes=100_000, max_resumes=0)
 
 TOO_LARGE: dict[str, Answer] = {
-    "declared length": lambda i: (
+    "declared length": lambda _: (
         b"HTTP/1.1 200 X\r\nContent-Type: application/json\r\nContent-Length: 999999999\r\n\r\n"
     ),
-    "body without length": lambda i: (
+    "body without length": lambda _: (
         b"HTTP/1.1 200 X\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + b"x" * 300_000
     ),
-    "one event": lambda i: stream(event("y" * 150_000)),
-    "one endless line": lambda i: stream(b"data: " + b"z" * 150_000),
-    "many data lines": lambda i: stream(b"data: zzzzzzzz\n" * 10_000),
-    "an endless comment": lambda i: stream(b": " + b"z" * 150_000),
-    "many small events": lambda i: stream(*(event("w" * 1000) for _ in range(300))),
-    "a gzip bomb": lambda i: http(
+    "one event": lambda _: stream(event("y" * 150_000)),
+    "one endless line": lambda _: stream(b"data: " + b"z" * 150_000),
+    "many data lines": lambda _: stream(b"data: zzzzzzzz\n" * 10_000),
+    "an endless comment": lambda _: stream(b": " + b"z" * 150_000),
+    "many small events": lambda _: stream(*(event("w" * 1000) for _ in range(300))),
+    "a gzip bomb": lambda _: http(
         200, gzip.compress(b"0" * 50_000_000), "application/json", "Content-Encoding: gzip"
     ),
 }

@@ -202,22 +202,22 @@ async def negotiate(
         return found, [r.rpc_method for r in server.requests]
 
 
-D, I, N = "server/discover", "initialize", "notifications/initialized"
+PROBE, INIT, NOTICE = "server/discover", "initialize", "notifications/initialized"
 
 LEGACY_ANSWERS: dict[str, Build] = {
-    "server-everything": lambda r: http(400, dump(error(None, -32000, "Server not initialized"))),
-    "python 1.30": lambda r: http(
+    "server-everything": lambda _: http(400, dump(error(None, -32000, "Server not initialized"))),
+    "python 1.30": lambda _: http(
         400,
         dump(error("server-error", -32600, "Missing session ID")),
         "application/json",
         "Mcp-Session-Id: dead",
     ),
-    "mcp-proxy": lambda r: http(400, dump(error(None, -32600, "Unsupported protocol version"))),
+    "mcp-proxy": lambda _: http(400, dump(error(None, -32600, "Unsupported protocol version"))),
     "chuk": lambda r: http(200, dump(error(r.message["id"], -32601, "Method not found"))),
-    "404 page": lambda r: http(404, b"<html>", "text/html"),
-    "500": lambda r: http(500),
-    "text": lambda r: http(200, b"ok", "text/plain"),
-    "202": lambda r: http(202, b"", None),
+    "404 page": lambda _: http(404, b"<html>", "text/html"),
+    "500": lambda _: http(500),
+    "text": lambda _: http(200, b"ok", "text/plain"),
+    "202": lambda _: http(202, b"", None),
     "no common version": lambda r: discovered(r, ["2030-01-01"]),
     "versions are no list": lambda r: discovered(r, 5),
     "only legacy in -32022": lambda r: version_error(r, "2025-06-18"),
@@ -230,7 +230,7 @@ LEGACY_ANSWERS: dict[str, Build] = {
 async def test_what_legacy_servers_answer_to_discover_leads_to_initialize(build: Build) -> None:
     session, methods = await negotiate([build])
     assert (session.era, session.session_id) == ("legacy", None)
-    assert methods == [D, I, N]
+    assert methods == [PROBE, INIT, NOTICE]
 
 
 @pytest.mark.anyio
@@ -239,14 +239,14 @@ async def test_a_modern_server_is_adopted_with_one_request() -> None:
     assert (session.era, session.protocol_version) == ("modern", "2026-07-28")
     assert (session.server_info, session.capabilities) == ({"name": "m"}, {"tools": {}})
     assert session.instructions == "hi"
-    assert methods == [D]
+    assert methods == [PROBE]
 
 
 @pytest.mark.anyio
 async def test_a_server_that_first_refuses_the_version_it_names_is_asked_once_more() -> None:
     session, methods = await negotiate([lambda r: version_error(r, "2026-07-28"), discovered])
     assert session.era == "modern"
-    assert methods == [D, D]
+    assert methods == [PROBE, PROBE]
 
 
 @pytest.mark.anyio
@@ -254,7 +254,7 @@ async def test_a_server_that_always_refuses_the_version_it_names_is_given_up() -
     refuse: Build = lambda r: version_error(r, "2026-07-28")  # noqa: E731
     failure, methods = await negotiate([refuse] * 5)
     assert failure.code == "unsupported_protocol_version"
-    assert methods == [D, D]
+    assert methods == [PROBE, PROBE]
 
 
 @pytest.mark.anyio
@@ -262,7 +262,7 @@ async def test_modern_but_no_version_in_common_fails_without_initialize() -> Non
     failure, methods = await negotiate([lambda r: version_error(r, "2030-01-01")])
     assert failure.code == "unsupported_protocol_version"
     assert failure.details["supported"] == ["2030-01-01"]
-    assert methods == [D]
+    assert methods == [PROBE]
 
 
 @pytest.mark.anyio
@@ -270,7 +270,7 @@ async def test_initialize_refused_as_modern_leads_back_to_discover_and_never_loo
     slow_start = [LEGACY_ANSWERS["500"], discovered]
     session, methods = await negotiate(slow_start, lambda r: version_error(r, "2026-07-28"))
     assert session.era == "modern"
-    assert methods == [D, I, D]
+    assert methods == [PROBE, INIT, PROBE]
     failure, methods = await negotiate([LEGACY_ANSWERS["500"]] * 9, lambda r: version_error(r, "2026-07-28"))
     assert isinstance(failure, MCPError)
     assert len(methods) <= 4
@@ -279,10 +279,10 @@ async def test_initialize_refused_as_modern_leads_back_to_discover_and_never_loo
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", [401, 403, 429, 502, 503, 504])
 async def test_overload_and_refusals_in_front_of_the_server_are_no_verdict(status: int) -> None:
-    failure, methods = await negotiate([lambda r: http(status, b"", None, "Retry-After: 2")])
+    failure, methods = await negotiate([lambda _: http(status, b"", None, "Retry-After: 2")])
     assert failure.http_status == status
     assert failure.outcome is not Outcome.UNKNOWN
-    assert methods == [D]
+    assert methods == [PROBE]
 
 
 @pytest.mark.anyio
@@ -298,14 +298,14 @@ async def test_a_probe_that_times_out_is_no_verdict() -> None:
         with pytest.raises(TransportError) as caught:
             await client.open_session()
         assert (caught.value.code, caught.value.retryable) == ("negotiation_timeout", True)
-        assert [r.rpc_method for r in server.requests] == [D]
+        assert [r.rpc_method for r in server.requests] == [PROBE]
 
 
 @pytest.mark.anyio
 async def test_a_pinned_modern_version_never_falls_back() -> None:
     failure, methods = await negotiate([LEGACY_ANSWERS["chuk"]], protocol_version="2026-07-28")
     assert failure.code == "method_not_found"
-    assert methods == [D]
+    assert methods == [PROBE]
 
 
 def test_a_version_nobody_knows_is_refused_before_anything_is_sent() -> None:

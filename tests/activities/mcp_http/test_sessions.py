@@ -132,24 +132,16 @@ async def test_the_negotiated_version_is_what_later_requests_carry(version: str)
 @pytest.mark.anyio
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28", 5, None])
 async def test_an_unknown_counter_offer_is_refused_and_its_session_deleted(version: Any) -> None:
-    with pytest.raises(ProtocolError) as caught:
-        async with (
-            raw_server(
-                initialize_with(
-                    lambda r: http(
-                        200, dump(initialized(r, version)), "application/json", "Mcp-Session-Id: s"
-                    )
-                )
-            ) as server,
-            client_of(server.url) as client,
-        ):
-            try:
-                await client.open_session()
-            finally:
-                assert [(r.method, r.headers.get("mcp-session-id")) for r in server.requests] == [
-                    ("POST", None),
-                    ("DELETE", "s"),
-                ]
+    script = initialize_with(
+        lambda r: http(200, dump(initialized(r, version)), "application/json", "Mcp-Session-Id: s")
+    )
+    async with raw_server(script) as server, client_of(server.url) as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.open_session()
+        assert [(r.method, r.headers.get("mcp-session-id")) for r in server.requests] == [
+            ("POST", None),
+            ("DELETE", "s"),
+        ]
     assert caught.value.code == "unsupported_protocol_version"
     assert caught.value.outcome is Outcome.REFUSED
 

@@ -1,4 +1,4 @@
-"""HTTP statuses and JSON-RPC errors in answer to a tool call: the error, its outcome, and what stays known."""
+"""HTTP statuses and JSON-RPC errors in answer to a tool call: the error, its outcome, what stays known."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ STATUSES: list[tuple[int, type[MCPError], str, Outcome, bool, str | None]] = [
     ("status", "kind", "code", "outcome", "retryable", "remedy"), STATUSES, ids=[str(s[0]) for s in STATUSES]
 )
 async def test_a_status_keeps_its_meaning_and_its_number(
-    status: int, kind: type[MCPError], code: str, outcome: Outcome, retryable: bool, remedy: str | None
+    status: int, kind: type[MCPError], code: str, outcome: Outcome, retryable: object, remedy: str | None
 ) -> None:
     page = http(status, b"<h1>no\x07</h1>", "text/html", "Location: https://elsewhere.example/mcp")
     async with connected(answering(lambda _: page)) as there:
@@ -103,19 +103,19 @@ def test_retry_after_is_read_and_bounded(value: str | None, seconds: float | Non
 
 
 LOST: dict[str, Answer] = {
-    "404 of the Python SDK": lambda i: http(404, dump(error(None, -32600, "Session not found"))),
-    "404 of the 1.x line": lambda i: http(404, dump(error("server-error", -32600, "Session not found"))),
-    "404 of the TypeScript SDK": lambda i: http(404, dump(error(None, -32001, "Session not found"))),
-    "404 with a page": lambda i: http(404, b"<html>", "text/html"),
-    "404 with nothing": lambda i: http(404, b"", None),
-    "400 of server-everything": lambda i: http(
+    "404 of the Python SDK": lambda _: http(404, dump(error(None, -32600, "Session not found"))),
+    "404 of the 1.x line": lambda _: http(404, dump(error("server-error", -32600, "Session not found"))),
+    "404 of the TypeScript SDK": lambda _: http(404, dump(error(None, -32001, "Session not found"))),
+    "404 with a page": lambda _: http(404, b"<html>", "text/html"),
+    "404 with nothing": lambda _: http(404, b"", None),
+    "400 of server-everything": lambda _: http(
         400,
         dump({"jsonrpc": "2.0", "error": {"code": -32000, "message": "Bad Request: No valid session ID"}}),
     ),
-    "400 not initialized": lambda i: http(
+    "400 not initialized": lambda _: http(
         400, dump(error(None, -32000, "Bad Request: Server not initialized"))
     ),
-    "400 missing session": lambda i: http(400, dump(error("server-error", -32600, "Missing session ID"))),
+    "400 missing session": lambda _: http(400, dump(error("server-error", -32600, "Missing session ID"))),
 }
 
 
@@ -135,17 +135,17 @@ NOT_LOST: dict[str, tuple[Answer, str, Outcome]] = {
         ANSWERED,
     ),
     "400 about something else": (
-        lambda i: http(400, dump(error(None, -32000, "Bad Request: Unsupported protocol version"))),
+        lambda _: http(400, dump(error(None, -32000, "Bad Request: Unsupported protocol version"))),
         "bad_request",
         ANSWERED,
     ),
     "400 of another code": (
-        lambda i: http(400, dump(error(None, -32602, "no session parameter"))),
+        lambda _: http(400, dump(error(None, -32602, "no session parameter"))),
         "invalid_params",
         ANSWERED,
     ),
-    "400 with a page about sessions": (lambda i: http(400, b"session", "text/html"), "http_400", UNKNOWN),
-    "410": (lambda i: http(410, dump(error(None, -32000, "session gone"))), "http_410", UNKNOWN),
+    "400 with a page about sessions": (lambda _: http(400, b"session", "text/html"), "http_400", UNKNOWN),
+    "410": (lambda _: http(410, dump(error(None, -32000, "session gone"))), "http_410", UNKNOWN),
 }
 
 
