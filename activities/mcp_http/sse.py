@@ -107,11 +107,11 @@ class EventStreamDecoder:
 
     def _take_field(self, line: bytes) -> None:
         text = line.decode("utf-8", errors="replace")
-        name, _, value = text[:64].partition(":")
+        name, _, value = text[:64].partition(":")  # A cut copy: data may be megabytes.
         if name == "retry":
             # httpx-sse accepts whatever int() does, signs and underscores included; the standard says digits.
             digits = value.removeprefix(" ")
-            if len(line) <= 64 and digits.isascii() and digits.isdigit():
+            if len(digits) <= 20 and digits.isascii() and digits.isdigit():
                 self._retry_s = min(int(digits) / 1000, MAX_RETRY_S)
                 self._seen_field = True
             return

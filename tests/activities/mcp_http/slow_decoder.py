@@ -53,4 +53,4 @@ def _event(fields: list[tuple[str, str]]) -> Event:
 
 
 def _is_digits(value: str) -> bool:
-    return 0 < len(value) < 58 and all("0" <= char <= "9" for char in value)
+    return 0 < len(value) <= 20 and all("0" <= char <= "9" for char in value)

@@ -1,7 +1,8 @@
 """An MCP server on the official Python SDK, as a process: ``python -m tests.support.mcp_servers.sdk_server``.
 
 Prints its port on the first line. Beside ``/mcp`` it serves ``/counters``: how often each HTTP method,
-JSON-RPC method and tool was received, as JSON, counted before the SDK sees the request.
+JSON-RPC method and tool was received, as JSON, counted before the SDK sees the request; ``/cancelled`` answers when the
+next call of ``slow`` has been cancelled.
 """
 
 import argparse
@@ -51,6 +52,8 @@ TOOLS = [
     ),
 ]
 PAGE = 4
+CANCELLED = asyncio.Event()
+"""Set when a call of ``slow`` is cancelled."""
 
 
 class MemoryEvents(EventStore):
@@ -199,6 +202,7 @@ async def slow(ctx: Any, seconds: float, counters: Counter[str]) -> types.CallTo
             await asyncio.sleep(seconds / 4)
     except asyncio.CancelledError:
         counters["cancelled"] += 1
+        CANCELLED.set()
         raise
     return text("slept")
 
@@ -214,17 +218,24 @@ def main() -> None:
     async def show(_request: Request) -> JSONResponse:
         return JSONResponse(dict(counters))
 
+    async def cancelled(_request: Request) -> JSONResponse:
+        async with asyncio.timeout(5):
+            await CANCELLED.wait()
+        CANCELLED.clear()
+        return JSONResponse({"cancelled": counters["cancelled"]})
+
     app = build_server(counters).streamable_http_app(
         json_response=options.json,
         stateless_http=options.stateless,
         event_store=MemoryEvents() if options.events else None,
         retry_interval=100 if options.events else None,
         max_request_body_size=64 * 1024 * 1024,
-        custom_starlette_routes=[Route("/counters", show)],
+        custom_starlette_routes=[Route("/counters", show), Route("/cancelled", cancelled)],
     )
     # With the protocol named, asyncio turns Nagle's algorithm off; without, each answer takes 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen(256)
     print(listener.getsockname()[1], flush=True)  # noqa: T201 - the parent reads the port
     config = uvicorn.Config(Counting(app, counters), log_level="warning", lifespan="on")
     uvicorn.Server(config).run(sockets=[listener])
