@@ -54,21 +54,25 @@ class _Node:
 
 
 class SchemaGraph:
-    """The subschemas of a schema and how they apply each other, references followed."""
+    """The subschemas of a schema and how they apply each other, references followed.
 
-    def __init__(self, schema: dict[str, JSON] | bool) -> None:  # noqa: FBT001 - true and false are schemas
-        """Read a schema.
+    `patterns` are the regular expressions among them.
+    """
+
+    def __init__(self, schema: JSON) -> None:
+        """Read a schema, an object or a boolean.
 
         Raises:
             SchemaRefused: a reference leads out of the schema, or an identifier inside it moves the base of
                 references.
         """
-        root: dict[str, JSON] = {} if isinstance(schema, bool) else schema
+        root: dict[str, JSON] = schema if is_object(schema) else {}
         self._root = root
         self._anchors = _anchors(root)
         self._numbers: dict[int, int] = {}
         self._pending: list[dict[str, JSON]] = []
         self._nodes: list[_Node] = []
+        self.patterns: list[str] = []
         self._add([root])
         while len(self._nodes) < len(self._pending):
             self._nodes.append(self._read(self._pending[len(self._nodes)]))
@@ -151,6 +155,11 @@ class SchemaGraph:
         return numbers
 
     def _read(self, schema: dict[str, JSON]) -> _Node:
+        self.patterns += [
+            value for key, value in schema.items() if key == "pattern" and isinstance(value, str)
+        ]
+        names = schema.get("patternProperties")
+        self.patterns += names if is_object(names) else ()
         parts = _parts(schema)
         for key in _REFERENCES:
             parts.in_place.extend(self._targets(schema.get(key)))

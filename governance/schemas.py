@@ -10,6 +10,13 @@ import jsonschema_rs
 from governance.arguments import ArgumentProblem, json_type
 from governance.canonical import JSON, is_array, is_object
 from governance.schema_cost import SchemaGraph, SchemaRefused
+from governance.schema_patterns import (
+    MAX_PATTERNS,
+    PATTERN_OPTIONS,
+    is_linear,
+    pattern_states,
+    without_other_patterns,
+)
 from governance.schema_problems import cut, pointer, problems_of
 
 MAX_SCHEMA_DEPTH: Final = 100
@@ -25,13 +32,13 @@ MAX_PROBLEMS: Final = 16
 """Problems reported at once; more would not help a model."""
 
 _MAX_REPEATED: Final = 8 * MAX_PROBLEMS
-# The work of one check, in steps of about 20 ns: one subschema evaluated, or 16 characters matched.
+# The work of one check, in steps of about 20 ns: one subschema evaluated, or 16 characters looked at.
 _MAX_WORK: Final = 50_000_000
 _CHARACTERS_PER_STEP: Final = 16
+# A state of a pattern takes two steps for each character, but hardly any real pattern meets its worst case.
+_MAX_MATCHING: Final = 125_000_000
 # Explaining costs some 50 us a step, since errors are objects that hold what they are about.
 _MAX_EXPLAINED: Final = 50_000
-_PATTERN_BYTES: Final = 1 << 18
-_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES)
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,16 @@ class SchemaProblem:
 
 @dataclass(frozen=True, eq=False)
 class ToolSchema:
-    """A compiled schema. Making one costs about a millisecond: keep it, by the digest of its schema."""
+    """A compiled schema. Making one costs about a millisecond: keep it, by the digest of its schema.
 
+    `unchecked_patterns` are those of the schema that only the tool's server can check.
+    """
+
+    unchecked_patterns: tuple[str, ...]
     _validator: jsonschema_rs.Validator
     _graph: SchemaGraph
     _evaluations: int
+    _pattern_states: int
 
     def check(self, arguments: JSON) -> tuple[ArgumentProblem, ...]:
         """Return what to correct in the arguments, at most `MAX_PROBLEMS`; empty means that they fit.
@@ -55,7 +67,8 @@ class ToolSchema:
         Arguments that would take too long to check against a costly schema do not fit.
         """
         size = _measure(arguments, _MAX_WORK)
-        if (size.values + size.characters // _CHARACTERS_PER_STEP) * self._evaluations > _MAX_WORK:
+        steps = (size.values + size.characters // _CHARACTERS_PER_STEP) * self._evaluations
+        if steps > _MAX_WORK or size.characters * self._pattern_states * self._evaluations > _MAX_MATCHING:
             return (_whole(arguments, "smaller arguments: these take too long to check"),)
         if self._validator.is_valid(arguments):
             return ()
@@ -78,29 +91,48 @@ class _Size:
     depth: int
 
 
-def compile_schema(schema: JSON) -> ToolSchema | SchemaProblem:
+def compile_schema(schema: JSON, *, every_pattern: bool = False) -> ToolSchema | SchemaProblem:
     """Compile a JSON Schema, an object or a boolean; without `$schema` it is one of draft 2020-12.
 
     Nothing is ever fetched: a reference out of the schema is a problem. Patterns run on a linear-time engine;
-    those it does not know (look-around, back-references) are a problem. Formats are annotations, as draft
-    2020-12 has them. Source: MCP 2025-11-25, Basic, JSON Schema Usage.
+    those it does not take (look-around, back-references, huge repetitions) are left to the tool's server, or
+    are a problem with `every_pattern`, which is for the operator's own rules. Formats are annotations, as
+    draft 2020-12 has them.
+    Source: MCP 2025-11-25, Basic, JSON Schema Usage.
     """
     if not is_object(schema) and not isinstance(schema, bool):
         return SchemaProblem(f"a schema is an object or a boolean, not {json_type(schema)}")
     try:
         _refuse_large(schema)
-        graph = SchemaGraph(schema)
-        evaluations = graph.evaluations()
-        if evaluations > MAX_EVALUATIONS:
-            return SchemaProblem(f"the schema applies more than {MAX_EVALUATIONS} subschemas at one place")
-        validator = jsonschema_rs.validator_for(
-            schema, pattern_options=_PATTERNS, offline=True, validate_formats=False
-        )
+        return _compiled(schema, every_pattern=every_pattern)
     except jsonschema_rs.ValidationError as error:
         return SchemaProblem(cut(f"{error.message} (at {pointer(error.instance_path)!r})"))
     except ValueError as error:
         return SchemaProblem(cut(str(error)))
-    return ToolSchema(validator, graph, evaluations)
+
+
+def _compiled(schema: JSON, *, every_pattern: bool) -> ToolSchema:
+    graph = _bounded_graph(schema)
+    left_out: tuple[str, ...] = ()
+    if not every_pattern and is_object(schema) and not all(map(is_linear, graph.patterns)):
+        schema, left_out = without_other_patterns(schema)
+        graph = _bounded_graph(schema)
+    validator = jsonschema_rs.validator_for(
+        schema, pattern_options=PATTERN_OPTIONS, offline=True, validate_formats=False
+    )
+    states = max(map(pattern_states, graph.patterns), default=0)
+    return ToolSchema(left_out, validator, graph, graph.evaluations(), states)
+
+
+def _bounded_graph(schema: JSON) -> SchemaGraph:
+    graph = SchemaGraph(schema)
+    if len(graph.patterns) > MAX_PATTERNS:
+        refused = f"the schema has more than {MAX_PATTERNS} patterns"
+        raise SchemaRefused(refused)
+    if graph.evaluations() > MAX_EVALUATIONS:
+        refused = f"the schema applies more than {MAX_EVALUATIONS} subschemas at one place"
+        raise SchemaRefused(refused)
+    return graph
 
 
 def wants_object(schema: JSON) -> bool:

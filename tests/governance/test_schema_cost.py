@@ -70,18 +70,6 @@ def test_a_schema_that_would_take_exponential_time_is_refused(schema: JSON) -> N
     assert perf_counter() - started < 1
 
 
-HOSTILE_PATTERNS = ["^(a+)+$", "^(a|a)*$", "^(a|aa)+$", "(.*a){20}", r"^(\w+\s?)*$", "a{0,500}a{0,500}$"]
-
-
-@pytest.mark.parametrize("pattern", HOSTILE_PATTERNS)
-def test_a_hostile_pattern_takes_time_in_proportion_to_the_text(pattern: str) -> None:
-    schema = compiled(properties(a={"pattern": pattern}))
-    started = perf_counter()
-
-    schema.check({"a": "a" * 50_000 + "!"})
-    assert perf_counter() - started < 1
-
-
 EXPRESSIONS = {
     "oneOf": [
         {
