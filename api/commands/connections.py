@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -107,10 +108,10 @@ def add(
     admin: Admin,
     settings: Settings,
     name: Name,
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server's address.")],
+    address: Annotated[str, typer.Argument(metavar="URL", help="The MCP server's URL.")],
 ) -> None:
     """Add a connection and find out what its server offers; only what --tools names may be executed."""
-    body = {"name": name, "url": url, **settings.to_json()}
+    body = {"name": name, "url": address, **settings.to_json()}
     with admin.server() as server:
         _show(admin, server.send("POST", CONNECTIONS, body=body).json())
 
@@ -147,7 +148,7 @@ def list_connections(admin: Admin) -> None:
 def show(admin: Admin, name: Name) -> None:
     """Show a connection, its settings and what the last contact showed."""
     with admin.server() as server:
-        _show(admin, server.get(f"{CONNECTIONS}/{name}"))
+        _show(admin, server.get(path_of(name)))
 
 
 @app.command("set")
@@ -156,10 +157,10 @@ def set_connection(
     admin: Admin,
     settings: Settings,
     name: Name,
-    url: Annotated[str | None, typer.Option("--to-url", help="A new address of the server.")] = None,
+    address: Annotated[str | None, typer.Option("--to-url", help="A new URL of the MCP server.")] = None,
 ) -> None:
     """Change a connection's settings; what is not given stays."""
-    changes = settings.to_json() | ({} if url is None else {"url": url})
+    changes = settings.to_json() | ({} if address is None else {"url": address})
     if not changes:
         raise UsageFailed("nothing to change: give at least one setting, such as --tools")
     _edit(admin, name, changes)
@@ -184,7 +185,7 @@ def enable(admin: Admin, name: Name) -> None:
 def refresh(admin: Admin, name: Name) -> None:
     """Contact the server again and take over the tools that it has now."""
     with admin.server() as server:
-        _show(admin, server.send("POST", f"{CONNECTIONS}/{name}/refresh").json())
+        _show(admin, server.send("POST", path_of(name, "refresh")).json())
 
 
 @app.command()
@@ -192,7 +193,7 @@ def refresh(admin: Admin, name: Name) -> None:
 def remove(admin: Admin, name: Name) -> None:
     """Remove a connection with its tools and the grants on it; its rounds and audit rows stay."""
     with admin.server() as server:
-        answer = server.send("DELETE", f"{CONNECTIONS}/{name}")
+        answer = server.send("DELETE", path_of(name))
     print_note(f"Connection {name} is removed.")
     if admin.as_json and answer.content:
         print_json(answer.json())
@@ -203,7 +204,7 @@ def remove(admin: Admin, name: Name) -> None:
 def tools(admin: Admin, name: Name) -> None:
     """List a connection's tools as rounds would take them now."""
     with admin.server() as server:
-        found = server.get(f"{CONNECTIONS}/{name}/tools")
+        found = server.get(path_of(name, "tools"))
     if admin.as_json:
         print_json(found)
         return
@@ -225,9 +226,14 @@ def tools(admin: Admin, name: Name) -> None:
     _note_dropped(found["dropped_tools"])
 
 
+def path_of(name: str, *below: str) -> str:
+    """Return the path of a connection, or of something below it."""
+    return "/".join([CONNECTIONS, quote(name, safe=""), *below])
+
+
 def _edit(admin: Admin, name: str, changes: dict[str, Any]) -> None:
     with admin.server() as server:
-        _show(admin, server.send("PATCH", f"{CONNECTIONS}/{name}", body=changes).json())
+        _show(admin, server.send("PATCH", path_of(name), body=changes).json())
 
 
 def _show(admin: Admin, connection: dict[str, Any]) -> None:

@@ -232,6 +232,8 @@ def show_round(found: dict[str, Any]) -> None:
 def reason_of(result: dict[str, Any]) -> str:
     """Say why a call has no good result; nothing for one that has."""
     error = result["error"]
-    if error is not None:
-        return f"{error['code']}: {error['message']}"
-    return "the tool says that it failed" if result["is_error"] else ""
+    if error is None:
+        return ""
+    problems: list[dict[str, Any]] = error["details"].get("problems") or []
+    told = "; ".join(f"{one['path']} must be {one['expected']}, not {one['got']}" for one in problems)
+    return f"{error['code']}: {told or error['message']}"
