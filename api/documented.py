@@ -8,7 +8,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.errors import STATUSES
+from api.schemas.calls import StartRoundBody, ToolCallBody
+from api.schemas.connections import ConnectionSettings, CreateConnectionBody, PutOverlaysBody
 from api.schemas.errors import ErrorBody
+from api.schemas.keys import CreateKeyBody, EditKeyBody, PutToolConfigBody, RotateSecretBody
 from governance.codes import ErrorCode
 
 REF_TEMPLATE = "#/components/schemas/{model}"
@@ -31,8 +34,18 @@ CONTROL_PLANE = (*ALWAYS, ErrorCode.INVALID_KEY, ErrorCode.FORBIDDEN)
 BODY = (ErrorCode.BODY_TOO_LARGE,)
 """Codes of every route with a body."""
 
-_REQUEST_MODELS = "x-request-models"
-"""Where a route keeps the class of its body until the document is made."""
+REQUEST_MODELS: tuple[type[BaseModel], ...] = (
+    ToolCallBody,
+    StartRoundBody,
+    CreateKeyBody,
+    EditKeyBody,
+    RotateSecretBody,
+    PutToolConfigBody,
+    CreateConnectionBody,
+    ConnectionSettings,
+    PutOverlaysBody,
+)
+"""Every body that a route reads by itself."""
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -56,10 +69,7 @@ def refusals(*codes: ErrorCode, alternatives: tuple[int, ...] = ()) -> Responses
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
     """Document the JSON body of a route that reads it by itself."""
     schema = {"$ref": REF_TEMPLATE.format(model=model.__name__)}
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        _REQUEST_MODELS: model,
-    }
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def install_openapi(app: FastAPI) -> None:
@@ -82,17 +92,13 @@ def _document(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         tags=app.openapi_tags,
     )
-    models: dict[str, type[BaseModel]] = {}
     for operations in document["paths"].values():
         for operation in operations.values():
-            model = operation.pop(_REQUEST_MODELS, None)
-            if model is not None:
-                models[model.__name__] = model
             # The framework adds its own validation error everywhere; ours is ErrorBody.
             if operation["responses"].get("422", {}).get("description") == "Validation Error":
                 del operation["responses"]["422"]
     _, definitions = models_json_schema(
-        [(model, "validation") for model in models.values()], ref_template=REF_TEMPLATE
+        [(model, "validation") for model in REQUEST_MODELS], ref_template=REF_TEMPLATE
     )
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})

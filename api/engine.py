@@ -44,6 +44,9 @@ RPC_TIMEOUT = timedelta(seconds=2)
 PROMPT_S = 0.3
 """A start that takes longer may be talking to nobody, which is then looked into."""
 
+CONTACT_S = 1.0
+"""How long the engine may take to say that it is there."""
+
 SHOWN_TOOLS = 10
 """Tool names in the summary and search attributes of a round; their sizes are limited by the engine."""
 
@@ -87,6 +90,14 @@ class Cancel(StrEnum):
     ACCEPTED = "accepted"
     UNKNOWN_WORKFLOW = "unknown_workflow"
     UNREACHABLE = "unreachable"
+
+
+class _Contact(StrEnum):
+    """What a short question to the engine shows."""
+
+    ANSWERS = "answers"
+    REFUSES = "refuses"
+    SILENT = "silent"
 
 
 @dataclass(frozen=True)
@@ -208,41 +219,41 @@ class Engine:
 
     async def is_reachable(self) -> bool:
         """Tell whether the engine answers now."""
-        if self.client is None:
-            return False
-        try:
-            return await self.client.service_client.check_health(timeout=RPC_TIMEOUT)
-        except (RPCError, RuntimeError):
-            return False
+        return await self._contact() is _Contact.ANSWERS
 
     async def _started(self, starting: Coroutine[Any, Any, object]) -> Start:
-        """Await a start for as long as `RPC_TIMEOUT`, and not even that long where nobody listens.
+        """Await a start for as long as `RPC_TIMEOUT`, and not that long where nobody listens.
 
         The SDK repeats a failed request for about six seconds and tells of the last failure only, so an
         earlier attempt may have been carried out; whoever must be certain asks the database, not us.
         """
         task = asyncio.create_task(_outcome(starting))
         done, _ = await asyncio.wait({task}, timeout=PROMPT_S)
-        if not done and await self._refuses_connections():
+        if not done and await self._contact() is _Contact.REFUSES:
             task.cancel()
             return Start.REFUSED
         if not done:
-            done, _ = await asyncio.wait({task}, timeout=RPC_TIMEOUT.total_seconds() - PROMPT_S)
+            done, _ = await asyncio.wait({task}, timeout=RPC_TIMEOUT.total_seconds())
         if not done:
             task.cancel()
             return Start.AMBIGUOUS
         return task.result()
 
-    async def _refuses_connections(self) -> bool:
+    async def _contact(self) -> "_Contact":
         if self.client is None:
-            return True
+            return _Contact.REFUSES
         try:
-            await self.client.service_client.check_health(timeout=RPC_TIMEOUT / 2)
+            async with asyncio.timeout(CONTACT_S):
+                healthy = await self.client.service_client.check_health()
+        except TimeoutError:
+            return _Contact.SILENT
         except RPCError as error:
-            return error.status is RPCStatusCode.UNAVAILABLE
+            refuses = error.status is RPCStatusCode.UNAVAILABLE
+            return _Contact.REFUSES if refuses else _Contact.SILENT
         except RuntimeError:
-            return True
-        return False
+            # A client that never connected.
+            return _Contact.REFUSES
+        return _Contact.ANSWERS if healthy else _Contact.SILENT
 
     def _attributes(self, key_id: str, names: list[str]) -> TypedSearchAttributes:
         if not self.search_attributes:

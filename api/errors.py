@@ -25,6 +25,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
     ErrorCode.DUPLICATE_CALL_ID: (400,),
     ErrorCode.TOOL_NOT_FOUND: (404,),
     ErrorCode.TOOL_NOT_ALLOWED: (403,),
+    ErrorCode.IMPLEMENTATION_NOT_ALLOWED: (403,),
     ErrorCode.APPROVAL_UNAVAILABLE: (403,),
     ErrorCode.APPROVAL_DENIED: (403,),
     ErrorCode.CREDENTIAL_REQUIRED: (424,),

@@ -53,17 +53,18 @@ class EventFeed:
 
     async def lines(self, after: int) -> AsyncIterator[str]:
         """Yield the stream's text from the event after number `after` until the round has ended."""
-        yield f"retry: {RECONNECT_MS}\n\n"
+        # Part of the first event: some readers take a block of its own for an empty event.
+        retry = f"retry: {RECONNECT_MS}\n"
         pause, spoke_at = FIRST_PAUSE_S, time.monotonic()
         while True:
             look = await self._look(after)
             if look is not None and look.events:
-                yield "".join(_as_text(look.events))
-                after, pause, spoke_at = look.events[-1].number, FIRST_PAUSE_S, time.monotonic()
+                yield retry + "".join(_as_text(look.events))
+                retry, after, pause, spoke_at = "", look.events[-1].number, FIRST_PAUSE_S, time.monotonic()
             if look is not None and look.is_last:
                 return
             if time.monotonic() - spoke_at >= KEEP_ALIVE_S:
-                yield ": keep-alive\n\n"
+                yield ": keep-alive\n"
                 spoke_at = time.monotonic()
             if await self._stops_within(pause):
                 return

@@ -137,9 +137,9 @@ def _configs(session: Session, key: ApiKey) -> list[JSON] | None:
 
 def _show(session: Session, key: ApiKey) -> dict[str, JSON]:
     configs = _configs(session, key)
-    live = (
-        {(tool.connection_name, tool.upstream_name) for tool in load_catalog(session)} if configs else set()
-    )
+    live: set[tuple[str, str]] = set()
+    if configs:
+        live = {(tool.connection_name, tool.upstream_name) for tool in load_catalog(session)}
     return {
         "mcp_configs": configs,
         "unmatched": [

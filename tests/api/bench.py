@@ -1,6 +1,6 @@
 """The API over ASGI on a real database, with a key, an operator and, where asked for, a worker."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,15 @@ class APIBench:
     @property
     def database(self) -> Database:
         return self.deps.database
+
+    @property
+    def temporal(self) -> Client:
+        assert self.deps.temporal is not None, "this test needs the workflow engine"
+        return self.deps.temporal
+
+    @property
+    def task_queue(self) -> str:
+        return self.deps.settings.task_queue
 
     async def agent(
         self,
@@ -120,3 +129,20 @@ def error_of(response: httpx.Response) -> Mapping[str, Any]:
 def tool_call(name: str, arguments: Any = "{}", call_id: str = "call_1") -> dict[str, Any]:
     """Write a tool call object as a model gives it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+async def start_round(
+    api: APIBench, agent: Agent, calls: Sequence[Mapping[str, Any]], **options: Any
+) -> httpx.Response:
+    """Start a round; `headers` are added to the agent's, other options to the body."""
+    headers = {**agent.headers, **options.pop("headers", {})}
+    return await api.http.post("/v1/rounds", headers=headers, json={"tool_calls": list(calls), **options})
+
+
+async def execute(
+    api: APIBench, agent: Agent, call: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> httpx.Response:
+    """Execute one call."""
+    return await api.http.post(
+        "/v1/mcp/tool/execute", headers={**agent.headers, **(headers or {})}, json=call
+    )
