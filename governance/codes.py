@@ -21,6 +21,7 @@ class ErrorCode(StrEnum):
     DUPLICATE_CALL_ID = "duplicate_call_id"
     TOOL_NOT_FOUND = "tool_not_found"
     TOOL_NOT_ALLOWED = "tool_not_allowed"
+    IMPLEMENTATION_NOT_ALLOWED = "implementation_not_allowed"
     APPROVAL_UNAVAILABLE = "approval_unavailable"
     APPROVAL_DENIED = "approval_denied"
     CREDENTIAL_REQUIRED = "credential_required"

@@ -17,6 +17,9 @@ class Level(StrEnum):
     """Who refused a tool."""
 
     KEY = "key"
+    CATALOG = "catalog"
+    PROFILE = "profile"
+    SUBAGENTS = "subagents"
     CONNECTION = "connection"
     REQUEST = "request"
 
@@ -69,21 +72,32 @@ class KeyRules:
 
 @dataclass(frozen=True)
 class DecisionContext:
-    """Everything a decision depends on, except the tool; `connections` by name."""
+    """Everything a decision depends on, except the tool; `connections` by name.
+
+    `profile_names` are the names that the caller's profile admits, None where no profile filters.
+    `withheld_names` are those that the subagent policy takes away.
+    """
 
     key: KeyRules
     connections: Mapping[str, ConnectionRules]
     request: RequestFilter
+    profile_names: frozenset[str] | None = None
+    withheld_names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class GovernedTool:
-    """What a decision needs to know of a tool; `connection` is None for one that belongs to no connection."""
+    """What a decision needs to know of a tool; `connection` is None for one that belongs to no connection.
+
+    `withheld` says why the catalog itself does not offer the tool now, for operators: it has no runner, it
+    was changed since an operator pinned it, or the implementation asked for may not be bound.
+    """
 
     exposed_name: str
     connection: str | None
     upstream_name: str
     requires_approval: bool = False
+    withheld: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,15 +135,24 @@ _OFF_KEY_LIST = Denied(Level.KEY, ErrorCode.TOOL_NOT_ALLOWED, "not_on_key_list")
 _NO_CORE_TOOLS = Denied(Level.KEY, ErrorCode.TOOL_NOT_ALLOWED, "core_tools_not_granted_to_key")
 _EMPTY_REQUEST = Denied(Level.REQUEST, ErrorCode.TOOL_NOT_ALLOWED, "request_asks_for_no_tools")
 _OFF_REQUEST = Denied(Level.REQUEST, ErrorCode.TOOL_NOT_ALLOWED, "not_in_request")
+_OFF_PROFILE = Denied(Level.PROFILE, ErrorCode.TOOL_NOT_ALLOWED, "not_in_profile")
+_OFF_SUBAGENTS = Denied(Level.SUBAGENTS, ErrorCode.TOOL_NOT_ALLOWED, "withheld_by_subagent_policy")
 
 
 def decide(context: DecisionContext, tool: GovernedTool) -> Decision:
     """Say whether the caller may use the tool; the first level that refuses is the one named.
 
-    Levels are asked in the order key enabled, connection, key configuration, request.
+    Levels are asked in the order key enabled, catalog, profile, subagent policy, connection, key
+    configuration, request.
     """
     if not context.key.enabled:
         return _KEY_DISABLED
+    if tool.withheld is not None:
+        return Denied(Level.CATALOG, ErrorCode.TOOL_NOT_ALLOWED, tool.withheld)
+    if context.profile_names is not None and tool.exposed_name not in context.profile_names:
+        return _OFF_PROFILE
+    if tool.exposed_name in context.withheld_names:
+        return _OFF_SUBAGENTS
     denied = _core_denial(context) if tool.connection is None else _denial(context, tool, tool.connection)
     if denied is not None:
         return denied

@@ -71,6 +71,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "Tool {tool} is not available to this request.",
         "工具 {tool} 不在本次请求的可用范围内",
     ),
+    ErrorCode.IMPLEMENTATION_NOT_ALLOWED: (
+        "Tool {tool} may not be bound to {implementation}; the rule is {rule}.",
+        "工具 {tool} 不能绑定到实现 {implementation}；规则：{rule}。",
+    ),
     ErrorCode.APPROVAL_UNAVAILABLE: (
         "Tool {tool} needs a person's approval, which this installation cannot ask for yet.",
         "工具 {tool} 需要人工审批，而当前环境尚不支持审批。",

@@ -13,9 +13,10 @@ from governance.execution_policy import PolicyLayer
 class ToolSnapshot:
     """Everything a call needs to know of its tool, so that later edits change nothing for a round.
 
-    `connection` is the connection's public id and `connection_name` its name then, both None for a tool of no
-    connection. Schemas and annotations are JSON as the source sent them, shared and never copied; they must
-    not be changed. `argument_rules` are the operator's JSON Schemas; arguments must satisfy each of them.
+    `connection` is the connection's public id, `connection_name` its name and `server_url` its address then,
+    all None for a tool of no connection. Schemas and annotations are JSON as the source sent them, shared and
+    never copied; they must not be changed. `argument_rules` are the operator's JSON Schemas; arguments must
+    satisfy each of them.
     """
 
     exposed_name: str
@@ -33,6 +34,7 @@ class ToolSnapshot:
     idempotency: IdempotencyClass = IdempotencyClass.UNSAFE
     requires_approval: bool = False
     argument_rules: tuple[JSON, ...] = ()
+    server_url: str | None = None
 
     def to_json(self) -> dict[str, JSON]:
         """Return the snapshot as stored; `digest` is taken over this."""
@@ -52,6 +54,7 @@ class ToolSnapshot:
             "idempotency": self.idempotency.value,
             "requires_approval": self.requires_approval,
             "argument_rules": list(self.argument_rules),
+            "server_url": self.server_url,
         }
 
     @classmethod
@@ -75,6 +78,7 @@ class ToolSnapshot:
             idempotency=IdempotencyClass(payload["idempotency"]),
             requires_approval=payload["requires_approval"],
             argument_rules=tuple(payload["argument_rules"]),
+            server_url=payload["server_url"],
         )
 
     @cached_property

@@ -57,6 +57,7 @@ CHANGES: dict[str, JSON] = {
     "idempotency": IdempotencyClass.SAFE,
     "requires_approval": False,
     "argument_rules": (),
+    "server_url": "http://other.example/mcp",
 }
 
 
