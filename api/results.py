@@ -74,6 +74,7 @@ class RoundAnswer:
 
     round_id: str
     workflow_id: str
+    round_key: str
     key_id: str
     state: RoundState
     state_reason: str | None
@@ -113,6 +114,7 @@ def load_answer(session: Session, row: Round, inline_max_bytes: int) -> RoundAns
     return RoundAnswer(
         round_id=row.id,
         workflow_id=row.workflow_id,
+        round_key=row.round_key,
         key_id=row.key_id,
         state=row.state,
         state_reason=row.state_reason,

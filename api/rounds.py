@@ -78,13 +78,12 @@ class Accepted:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A row that is there now: just inserted, or found under the same key."""
+    """A row that is there now: just inserted, or found under the same key, perhaps not started yet."""
 
     round_id: str
     workflow_id: str
     round_key: str
     state: RoundState
-    created: bool
 
 
 def find_repeat(
@@ -112,16 +111,36 @@ async def run_round(deps: APIDeps, key_id: str, asked: AskedRound, wait_s: float
         DatabaseError: the round could not be stored, and nothing was started.
     """
     stored = await _store(deps, key_id, asked)
-    if stored.created:
+    return await _start_and_wait(deps, key_id, asked, stored, wait_s)
+
+
+async def join_round(
+    deps: APIDeps, key_id: str, asked: AskedRound, repeat: RoundAnswer, wait_s: float
+) -> RoundAnswer | Accepted:
+    """Answer a repeat: from what is stored where the round has ended, else by waiting for it.
+
+    A round that is still only requested is started once more: its first start may be under way, or lost with
+    the process that tried. The engine keeps one workflow of an id, so there is never a second.
+    """
+    if repeat.has_ended:
+        return repeat
+    stored = _Stored(repeat.round_id, repeat.workflow_id, repeat.round_key, repeat.state)
+    return await _start_and_wait(deps, key_id, asked, stored, wait_s)
+
+
+async def _start_and_wait(
+    deps: APIDeps, key_id: str, asked: AskedRound, stored: _Stored, wait_s: float
+) -> RoundAnswer | Accepted:
+    if stored.state is RoundState.REQUESTED:
         start = await deps.engine.start_round(_start_of(key_id, asked, stored))
         if start is Start.REFUSED and await _abandoned(deps, stored.round_id):
             raise _refused_round(ErrorCode.ENGINE_UNAVAILABLE, stored.round_id)
         if start is not Start.STARTED:
             return Accepted(stored.round_id, stored.state)
-    return await await_round(deps, stored.round_id, stored.workflow_id, wait_s)
+    return await _await_round(deps, stored.round_id, stored.workflow_id, wait_s)
 
 
-async def await_round(
+async def _await_round(
     deps: APIDeps, round_id: str, workflow_id: str, wait_s: float
 ) -> RoundAnswer | Accepted:
     """Wait for a round that was started, and read what became of it.
@@ -161,7 +180,7 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
         found = find_round_by_key(session, key_id, asked.idempotency_key)
         if found is not None:
             _check_repeat(found, asked)
-            return _stored(found, created=False)
+            return _stored(found)
     round_id = new_id()
     round_key = round_id if asked.idempotency_key is None else asked.idempotency_key
     calls = [
@@ -181,11 +200,11 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
         request_filter=asked.filter_headers,
         calls=calls,
     )
-    return _stored(insert_round(session, requested, round_id), created=True)
+    return _stored(insert_round(session, requested, round_id))
 
 
-def _stored(row: Round, *, created: bool) -> _Stored:
-    return _Stored(row.id, row.workflow_id, row.round_key, row.state, created)
+def _stored(row: Round) -> _Stored:
+    return _Stored(row.id, row.workflow_id, row.round_key, row.state)
 
 
 def _check_repeat(row: Round, asked: AskedRound) -> None:

@@ -11,8 +11,8 @@ from api.documented import BODY, DATA_PLANE, json_body, refusals
 from api.errors import APIProblem, Audited, problem_of_call
 from api.identity import Caller, DataCaller
 from api.results import CallResult, RoundAnswer
-from api.rounds import Accepted, AskedRound, find_repeat, run_round
-from api.routes.rounds import ROUND_ID_HEADER, accepted_response, asked_call, asked_round, settled_repeat
+from api.rounds import Accepted, AskedRound, find_repeat, join_round, run_round
+from api.routes.rounds import ROUND_ID_HEADER, accepted_response, asked_call, asked_round
 from api.schemas.calls import AcceptedBody, ToolCallBody, ToolMessageBody
 from api.schemas.values import IdempotencyKey
 from governance.admission import Refused, judge_arguments, judge_name
@@ -92,7 +92,7 @@ async def execute_tool(
     answer = await (
         run_round(caller.deps, admitted.key_id, asked, admitted.wait_s)
         if admitted.repeat is None
-        else settled_repeat(caller.deps, admitted.repeat, admitted.wait_s)
+        else join_round(caller.deps, admitted.key_id, asked, admitted.repeat, admitted.wait_s)
     )
     return accepted_response(answer) if isinstance(answer, Accepted) else _answer(answer)
 

@@ -12,7 +12,7 @@ from api.errors import RETRY_AFTER_S, APIProblem, Audited
 from api.events import EventFeed, parse_last_event_id
 from api.identity import Caller, DataCaller
 from api.results import RoundAnswer, load_answer
-from api.rounds import Accepted, AskedCall, AskedRound, await_round, find_repeat, owned_round, run_round
+from api.rounds import Accepted, AskedCall, AskedRound, find_repeat, join_round, owned_round, run_round
 from api.schemas.calls import AcceptedBody, RoundBody, StartRoundBody, ToolCallBody
 from api.schemas.values import IdempotencyKey, PublicId
 from governance.codes import TERMINAL_ROUND_STATES, ErrorCode, RoundState
@@ -68,7 +68,7 @@ async def start_round(
     answer = await (
         run_round(caller.deps, key_id, asked, wait_s)
         if repeat is None
-        else settled_repeat(caller.deps, repeat, wait_s)
+        else join_round(caller.deps, key_id, asked, repeat, wait_s)
     )
     return round_response(caller, answer)
 
@@ -142,13 +142,6 @@ def asked_round(caller: DataCaller, calls: list[AskedCall], idempotency_key: str
         include_tools=caller.include_tools,
         idempotency_key=idempotency_key,
     )
-
-
-async def settled_repeat(deps: APIDeps, repeat: RoundAnswer, wait_s: float) -> RoundAnswer | Accepted:
-    """Answer a repeat: from the database where the round has ended, else by waiting for it."""
-    if repeat.has_ended:
-        return repeat
-    return await await_round(deps, repeat.round_id, repeat.workflow_id, wait_s)
 
 
 def round_response(caller: DataCaller, answer: RoundAnswer | Accepted) -> Response:
