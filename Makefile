@@ -85,6 +85,7 @@ lock: $(DEV) ## Write the lock files from pyproject.toml (LOCK_FLAGS=--upgrade t
 .PHONY: clean
 clean: ## Remove .venv, caches and what builds leave
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf tests/*/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNTIME): requirements.lock pyproject.toml .ci/venv
