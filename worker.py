@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,15 +26,17 @@ from activities.mcp_runner import McpRunner
 from activities.mcp_sessions import McpSessions
 from activities.runner import Runner
 from activities.tool_calls import ToolCalls
+from activities.waiting import UnknownsWatch
 from governance.tool_cache import ToolCache
 from models.database import Database
 from models.tool import SourceKind
 from models.vault import Vault, vault_from_file, vault_from_text
 from settings import Settings
+from workflows.call_retry import CallRetry
 from workflows.connection_sync import ConnectionSync
 from workflows.provider_round import ProviderRound
 
-WORKFLOWS = (ProviderRound, ConnectionSync)
+WORKFLOWS = (ProviderRound, CallRetry, ConnectionSync)
 """Every workflow, in the order of the folder."""
 
 EAGER_RESERVATIONS = 10
@@ -86,7 +88,7 @@ async def connect(settings: Settings) -> Client:
 @asynccontextmanager
 async def running_worker(
     parts: WorkerParts, workflow_runner: WorkflowRunner | None = None
-) -> AsyncIterator[Worker]:
+) -> AsyncGenerator[Worker]:
     """Run a worker until the block is left, then let its running calls finish for the drain time."""
     settings = parts.settings
     async with AsyncExitStack() as stack:
@@ -97,6 +99,7 @@ async def running_worker(
             SourceKind.MCP: McpRunner(clients, sessions, settings.result_hard_max_bytes),
         }
         calls = ToolCalls(parts.database, tools, runners, _identity())
+        finalizer = RoundFinalizer(parts.database)
         worker = Worker(
             parts.client,
             task_queue=settings.task_queue,
@@ -104,7 +107,9 @@ async def running_worker(
             activities=[
                 RoundFreezer(parts.database, tools).freeze_round,
                 calls.call_tool,
-                RoundFinalizer(parts.database).finalize_round,
+                finalizer.finalize_round,
+                finalizer.settle_lost_calls,
+                UnknownsWatch(parts.database).look_at_unknowns,
                 ConnectionSyncer(parts.database, clients).sync_connection,
             ],
             identity=_identity(),

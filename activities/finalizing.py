@@ -1,34 +1,54 @@
-"""End a round: settle what is still open, count, and write the terminal state. Idempotent by the round."""
+"""End a round, or a call that its worker left: settle what is open, count, write the state. Idempotent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sqlalchemy import select
 from temporalio import activity
 
+from activities.ledger import (
+    CallOutcome,
+    SettledPlace,
+    canceled_outcome,
+    settle_as,
+    unknown_outcome,
+)
 from governance.admission import call_error
 from governance.canonical import JSON
 from governance.codes import (
     TERMINAL_ROUND_STATES,
-    Classification,
     ErrorCode,
-    InvocationOutcome,
     InvocationStatus,
     RoundState,
+    SendOutcome,
 )
-from models.audit import AuditFact, AuditKind, append_audit
+from governance.resolutions import effective_status, is_open_question
 from models.base import utc_now
 from models.database import Database, WriteSession
-from models.invocation import Settlement, ToolInvocation, load_invocations, load_open_invocations, settle
-from models.round import NewEvent, Round, RoundCall, append_events, load_round_calls
+from models.invocation import (
+    Settlement,
+    ToolInvocation,
+    load_invocations,
+    lock_open_invocations,
+)
+from models.resolution import refresh_has_unknown
+from models.round import NewEvent, Round, RoundCall, append_events, load_round_calls, lock_round
+from models.send import load_doubtful
 
 
 @dataclass(frozen=True)
 class FinalizeRound:
-    """Which round to end, and whether it was canceled."""
+    """Which round to end, and how: canceled, or failed by our own fault for a reason."""
 
     round_id: str
     canceled: bool = False
+    failure: str = ""
+
+    @property
+    def state(self) -> RoundState:
+        """The state that the round ends in."""
+        if self.failure:
+            return RoundState.FAILED
+        return RoundState.CANCELED if self.canceled else RoundState.COMPLETED
 
 
 @dataclass(frozen=True)
@@ -43,6 +63,25 @@ class FinalizedRound:
     unknown: int
 
 
+def _no_positions() -> list[int]:
+    return []
+
+
+@dataclass(frozen=True)
+class SettleLost:
+    """Calls whose activity ended without a word: by round and position."""
+
+    round_id: str
+    positions: list[int] = field(default_factory=_no_positions)
+
+
+@dataclass(frozen=True)
+class LostCalls:
+    """Which of them have an unknown outcome now."""
+
+    unknown: list[int]
+
+
 class RoundFinalizer:
     """Holds what finalizing needs."""
 
@@ -55,96 +94,115 @@ class RoundFinalizer:
         """End a round; a second time changes nothing and counts again."""
         return await self._database.write(finalize, request)
 
+    @activity.defn(name="settle_lost_calls")
+    async def settle_lost_calls(self, request: SettleLost) -> LostCalls:
+        """Settle calls whose activity failed, so that the barrier means what it says; idempotent."""
+        return await self._database.write(settle_lost, request)
+
 
 def finalize(session: WriteSession, request: FinalizeRound) -> FinalizedRound:
     """Do the work of `finalize_round` in one transaction.
 
     A call that is still open was abandoned by its worker: if nothing was sent for it, it is failed as
-    not_sent (or canceled); if something was, nobody knows whether it ran.
+    not_sent (or canceled); if something was, nobody knows whether it ran. A round that has ended already
+    stays as it is, and so do calls of it that an operator has had made again.
     """
-    row = session.scalars(select(Round).where(Round.id == request.round_id).with_for_update()).one()
+    open_rows = lock_open_invocations(session, request.round_id)
+    row = lock_round(session, request.round_id)
     calls = load_round_calls(session, row.id)
-    by_invocation = {call.invocation_id: call for call in calls if call.invocation_id is not None}
-    for invocation, was_sent in load_open_invocations(session, row.id):
-        _settle_abandoned(session, row, by_invocation[invocation.id], (invocation, was_sent), request)
+    if row.state in TERMINAL_ROUND_STATES:
+        return _count(row.state, calls, load_invocations(session, row.id))
+    _settle_abandoned(session, row, calls, open_rows, canceled=request.canceled)
     session.expire_all()
-    counts = _count(calls, load_invocations(session, row.id), canceled=request.canceled)
-    if row.state not in TERMINAL_ROUND_STATES:
-        row.state = RoundState(counts.state)
-        row.has_unknown = counts.unknown > 0
-        row.finished_at = utc_now()
-        session.flush()
-        append_events(session, row.id, [NewEvent(f"round_{counts.state}", _tally(counts))])
-    return FinalizedRound(
-        row.state.value, counts.succeeded, counts.failed, counts.refused, counts.canceled, counts.unknown
-    )
+    counts = _count(request.state, calls, load_invocations(session, row.id))
+    row.state = request.state
+    row.state_reason = request.failure[:255] or None
+    row.finished_at = utc_now()
+    session.flush()
+    append_events(session, row.id, [NewEvent(f"round_{counts.state}", _tally(counts))])
+    refresh_has_unknown(session, row.id)
+    return counts
+
+
+def settle_lost(session: WriteSession, request: SettleLost) -> LostCalls:
+    """Do the work of `settle_lost_calls` in one transaction."""
+    calls = [
+        call
+        for call in load_round_calls(session, request.round_id)
+        if call.position in request.positions and call.invocation_id is not None
+    ]
+    ids = {call.invocation_id for call in calls if call.invocation_id is not None}
+    open_rows = lock_open_invocations(session, request.round_id, ids)
+    _settle_abandoned(session, lock_round(session, request.round_id), calls, open_rows, canceled=False)
+    session.expire_all()
+    invocations = load_invocations(session, request.round_id)
+    unknown = [
+        call.position
+        for call in calls
+        if call.invocation_id is not None
+        and is_open_question(
+            invocations[call.invocation_id].outcome, invocations[call.invocation_id].resolution_kind
+        )
+    ]
+    return LostCalls(unknown)
 
 
 def _settle_abandoned(
     session: WriteSession,
     row: Round,
-    call: RoundCall,
-    open_invocation: tuple[ToolInvocation, bool],
-    request: FinalizeRound,
+    calls: Sequence[RoundCall],
+    open_rows: Sequence[ToolInvocation],
+    *,
+    canceled: bool,
 ) -> None:
-    invocation, was_sent = open_invocation
-    settlement = _abandoned(call.tool_name, was_sent=was_sent, canceled=request.canceled)
-    if not settle(session, invocation.id, settlement):
-        return
-    code = settlement.error.code.value if settlement.error else None
-    facts: dict[str, JSON] = {
-        "position": call.position,
-        "status": settlement.status.value,
-        "outcome": settlement.outcome.value,
-    }
-    append_audit(
-        session,
-        AuditFact(
-            AuditKind.CALL_SETTLED,
-            actor=row.key_id,
-            request_id=row.request_id,
+    by_invocation = {call.invocation_id: call for call in calls}
+    # Their rows are held: nothing can be marked as sent from here on.
+    doubtful = load_doubtful(session, [invocation.id for invocation in open_rows])
+    for invocation in open_rows:
+        call = by_invocation.get(invocation.id)
+        if call is None:
+            continue
+        place = SettledPlace(
+            invocation=invocation,
             round_id=row.id,
-            invocation_id=invocation.id,
-            tool_name=call.tool_name,
-            code=code,
-            data=facts,
-        ),
-    )
-    event = {"tool_call_id": call.call_id, "tool": call.tool_name, "stage": call.stage, "code": code, **facts}
-    append_events(session, row.id, [NewEvent("call_finished", {**event, "invocation_id": invocation.id})])
-
-
-def _abandoned(tool: str, *, was_sent: bool, canceled: bool) -> Settlement:
-    if was_sent:
-        error = call_error(
-            ErrorCode.OUTCOME_UNKNOWN,
-            {"tool": tool, "reason": "worker_lost", "outcome": "unknown"},
-            Classification.TRANSPORT,
+            position=call.position,
+            stage=call.stage,
+            tool_call_id=call.call_id,
+            tool=call.tool_name,
+            actor=row.key_id,
         )
+        stopped = canceled or call.cancel_requested_at is not None
+        was_sent = invocation.id in doubtful
+        settle_as(session, place, _abandoned(call.tool_name, was_sent=was_sent, canceled=stopped))
+
+
+def _abandoned(tool: str, *, was_sent: bool, canceled: bool) -> CallOutcome:
+    if was_sent:
         status = InvocationStatus.CANCELED if canceled else InvocationStatus.FAILED
-        return Settlement(status, InvocationOutcome.UNKNOWN, error=error)
+        return unknown_outcome(tool, "worker_lost", status)
     if canceled:
-        error = call_error(ErrorCode.CANCELED, {"tool": tool, "outcome": "not_sent"})
-        return Settlement(InvocationStatus.CANCELED, error=error)
+        return canceled_outcome(tool, was_sent=False)
     error = call_error(ErrorCode.NOT_SENT, {"tool": tool, "outcome": "not_sent"}, retryable=True)
-    return Settlement(InvocationStatus.FAILED, error=error)
+    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
 def _count(
-    calls: Sequence[RoundCall], invocations: dict[str, ToolInvocation], *, canceled: bool
+    state: RoundState, calls: Sequence[RoundCall], invocations: dict[str, ToolInvocation]
 ) -> FinalizedRound:
     by_status = dict.fromkeys(InvocationStatus, 0)
-    refused = never_started = 0
+    refused = never_started = unknown = 0
+    canceled = state is RoundState.CANCELED
     for call in calls:
         if call.refusal is not None:
             refused += 1
         elif call.invocation_id is None:
             never_started += 1
         else:
-            by_status[invocations[call.invocation_id].status] += 1
-    unknown = sum(invocation.outcome is InvocationOutcome.UNKNOWN for invocation in invocations.values())
+            invocation = invocations[call.invocation_id]
+            by_status[effective_status(invocation.status, invocation.resolution_kind)] += 1
+            unknown += is_open_question(invocation.outcome, invocation.resolution_kind)
     return FinalizedRound(
-        state=(RoundState.CANCELED if canceled else RoundState.COMPLETED).value,
+        state=state.value,
         succeeded=by_status[InvocationStatus.SUCCEEDED],
         failed=by_status[InvocationStatus.FAILED] + (0 if canceled else never_started),
         refused=refused,

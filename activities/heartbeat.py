@@ -1,6 +1,7 @@
 """Keeps a running activity's heartbeat going, so that a dead worker is noticed and a cancel arrives."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Self
 
@@ -16,11 +17,14 @@ LONGEST_PAUSE_S = 0.4
 class Heartbeat:
     """Beats until it is left; `details` travel with each beat and reach the next attempt."""
 
-    def __init__(self, timeout: timedelta | None) -> None:
-        """Beat for an activity with this heartbeat timeout; without one, stay silent."""
+    def __init__(self, timeout: timedelta | None, details: Sequence[Any] = ()) -> None:
+        """Beat for an activity with this heartbeat timeout; without one, stay silent.
+
+        `details` are those that the attempt before left: a beat without them would take them away.
+        """
         self._timeout = timeout
         self._task: asyncio.Task[None] | None = None
-        self.details: tuple[Any, ...] = ()
+        self.details: tuple[Any, ...] = tuple(details)
 
     async def __aenter__(self) -> Self:
         """Begin to beat."""

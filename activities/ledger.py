@@ -1,14 +1,11 @@
-"""The transactions of one tool call: open it, mark its send, settle it. Each is whole or nothing.
+"""The values of one tool call and the transactions of its sends and its end. Each is whole or nothing.
 
-Three transactions carry a call: `open_call`, `mark_call_sent` just before the first byte leaves, and
-`settle_call`. A worker that comes later finds in them what its predecessor did.
+Three transactions carry a call: `activities.opening.open_call`, `mark_call_sent` just before the first byte
+leaves, and `settle_call`. A worker that comes later finds in them what its predecessor did.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from governance.admission import call_error
@@ -16,40 +13,27 @@ from governance.canonical import JSON
 from governance.codes import (
     Classification,
     ErrorCode,
-    IdempotencyClass,
     InvocationOutcome,
     InvocationStatus,
     SendOutcome,
 )
-from governance.decision import DecisionContext, Denied, GovernedTool, decide
 from governance.failures import CallError
-from governance.filters import RequestFilter
 from governance.snapshots import ToolSnapshot
-from governance.tool_cache import ToolCache
 from models.audit import AuditFact, AuditKind, append_audit
-from models.binding import ToolBinding
-from models.connection import Connection, ConnectionTarget, target_of
+from models.connection import ConnectionTarget
 from models.database import WriteSession
-from models.invocation import (
-    Settlement,
-    ToolInvocation,
-    ToolSend,
-    close_send,
-    load_sends,
-    mark_sent,
-    open_send,
-    provision,
-    settle,
-    take_over,
-)
-from models.key import ApiKey, load_key_rules
-from models.mcp_session import StoredSession, load_session
-from models.payload import load_payload, store_payload
-from models.round import NewEvent, Round, RoundCall, append_events
-from models.tool import load_snapshots
+from models.invocation import Settlement, ToolInvocation, lock_invocation, settle
+from models.mcp_session import StoredSession
+from models.payload import store_payload
+from models.resolution import refresh_has_unknown
+from models.round import NewEvent, append_events, take_repeat
+from models.send import close_send, load_sends, mark_sent, open_send
 
 MAX_SENDS = 3
 """Sends of one invocation, the repeats of those that surely did not run included."""
+
+ROUND_REPEATS = 24
+"""Repeated sends in one round, whatever their causes: a failing upstream costs a round no more than this."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +69,11 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class OpenCall:
-    """A call that may be sent now, with everything that sending needs."""
+    """A call that may be sent now, with everything that sending needs.
+
+    With `resume` the send is an earlier worker's, which left already: its answer is to be fetched, and the
+    call is not to be sent. `target` is None for a tool that belongs to no connection.
+    """
 
     place: CallPlace
     owner: Owner
@@ -97,7 +85,7 @@ class OpenCall:
     tool_call_id: str
     snapshot: ToolSnapshot
     arguments: dict[str, JSON]
-    target: ConnectionTarget
+    target: ConnectionTarget | None
     session_scope: str
     session: StoredSession | None
     resume: ResumePoint | None
@@ -124,77 +112,6 @@ class CallOutcome:
     result: bytes | None = None
 
 
-def open_call(
-    session: WriteSession, place: CallPlace, owner: Owner, tools: ToolCache
-) -> OpenCall | SettledCall:
-    """Provision the invocation, check that the call may still be made, and open a send.
-
-    A call that is terminal, or that an earlier worker sent and whose answer cannot be fetched, comes back
-    settled; nothing is sent for it again.
-    """
-    row, binding, asked = _load(session, place)
-    arguments = _payload(session, row.sent_arguments_digest)
-    snapshot = tools.get(
-        binding.snapshot_digest,
-        lambda: load_snapshots(session, {binding.snapshot_digest})[binding.snapshot_digest],
-    ).snapshot
-    provisioned = provision(
-        session, binding, row.sent_arguments_digest or "", place.idempotency_key, owner.lease_token
-    )
-    invocation = provisioned.invocation
-    if invocation.status is not InvocationStatus.RUNNING:
-        return _as_settled(session, invocation)
-    connection = session.get(Connection, snapshot.connection)
-    context = _Context(place, asked, row, invocation, snapshot)
-    sends: tuple[ToolSend, ...] = ()
-    if provisioned.created:
-        _tell_started(session, context)
-    else:
-        take_over(session, invocation, owner.lease_token)
-        sends = load_sends(session, invocation.id)
-    resume, verdict = _judge_earlier(sends, snapshot)
-    if verdict is not None:
-        return _settle_here(session, context, verdict, sends[-1].id if sends else None)
-    denial = _revocation(session, asked.key_id, connection, snapshot)
-    if denial is not None and resume is None:
-        return _settle_here(session, context, denial, None)
-    if connection is None:
-        raise LookupError("A call without a connection was not denied.")
-    scope = session_scope(connection, asked.key_id, binding.id)
-    stored = load_session(session, connection.id, scope)
-    send = open_send(session, invocation, len(sends) + 1, owner.worker, None)
-    return OpenCall(
-        place=place,
-        owner=owner,
-        invocation_id=invocation.id,
-        send_id=send.id,
-        send_number=send.number,
-        key_id=asked.key_id,
-        binding_id=binding.id,
-        tool_call_id=row.call_id,
-        snapshot=snapshot,
-        arguments=json.loads(arguments),
-        target=target_of(connection),
-        session_scope=scope,
-        session=stored,
-        resume=resume,
-    )
-
-
-def session_scope(connection: Connection, key_id: str, binding_id: str) -> str:
-    """Name what shares a session: always within one key, unless each binding has its own."""
-    return f"binding:{binding_id}" if connection.session_scope.value == "binding" else f"key:{key_id}"
-
-
-def open_another_send(session: WriteSession, call: OpenCall) -> tuple[str, int]:
-    """Open a further send of a call whose last one was refused, and return its id and number."""
-    invocation = session.get_one(ToolInvocation, call.invocation_id)
-    if invocation.lease_token != call.owner.lease_token:
-        raise LeaseLostError(call.invocation_id)
-    number = len(load_sends(session, call.invocation_id)) + 1
-    return open_send(session, invocation, number, call.owner.worker, None).id, number
-
-
 class LeaseLostError(Exception):
     """Another worker has this call, or it is terminal: this worker must not send."""
 
@@ -205,21 +122,22 @@ class LeaseLostError(Exception):
         )
 
 
+class RepeatsUsedUpError(Exception):
+    """The round has repeated as many sends as it may."""
+
+    def __init__(self, round_id: str) -> None:
+        """Name the round."""
+        super().__init__(f"Round {round_id!r} has used up its {ROUND_REPEATS} repeats.")
+
+
 def mark_call_sent(session: WriteSession, call: OpenCall, send_id: str, session_digest: str | None) -> None:
     """Commit that the first byte is about to leave.
 
     Raises:
         LeaseLostError: this worker may not send any more.
     """
-    if not mark_sent(session, send_id, call.owner.lease_token):
+    if not mark_sent(session, send_id, call.owner.lease_token, session_digest):
         raise LeaseLostError(call.invocation_id)
-    if session_digest is not None:
-        session.execute(
-            update(ToolSend)
-            .where(ToolSend.id == send_id)
-            .values(session_digest=session_digest)
-            .execution_options(synchronize_session=False)
-        )
     append_audit(
         session,
         AuditFact(
@@ -233,19 +151,42 @@ def mark_call_sent(session: WriteSession, call: OpenCall, send_id: str, session_
     )
 
 
-def save_cursor(session: WriteSession, send_id: str, cursor: Mapping[str, JSON]) -> None:
-    """Keep where the answer of a running send can be resumed."""
-    session.execute(
-        update(ToolSend)
-        .where(ToolSend.id == send_id)
-        .values(cursor=dict(cursor))
-        .execution_options(synchronize_session=False)
-    )
+def close_for_repeat(session: WriteSession, call: OpenCall, send_id: str, outcome: SendOutcome) -> bool:
+    """Close a send after which another one may follow; False when the round has no repeat left.
 
+    Without a repeat left the send is closed all the same, and its call is to be settled.
 
-def close_unsent(session: WriteSession, send_id: str, outcome: SendOutcome) -> None:
-    """Record that a send surely did not run, without settling its call."""
+    Raises:
+        LeaseLostError: the call belongs to another worker now, or is terminal.
+    """
+    _require_lease(session, call)
     close_send(session, send_id, outcome)
+    return take_repeat(session, call.place.round_id, ROUND_REPEATS)
+
+
+def hand_over(session: WriteSession, call: OpenCall, send_id: str, outcome: SendOutcome) -> None:
+    """Close a send of a worker that ends, so that another worker may go on with the call.
+
+    Raises:
+        LeaseLostError: the call belongs to another worker already, or is terminal.
+    """
+    _require_lease(session, call)
+    close_send(session, send_id, outcome)
+
+
+def open_next_send(session: WriteSession, call: OpenCall, send_id: str) -> tuple[str, int]:
+    """Close a refused send and open the next one of the same call; return its id and number.
+
+    Raises:
+        LeaseLostError: the call belongs to another worker now, or is terminal.
+        RepeatsUsedUpError: the round has no repeat left; nothing was changed.
+    """
+    invocation = _require_lease(session, call)
+    if not take_repeat(session, call.place.round_id, ROUND_REPEATS):
+        raise RepeatsUsedUpError(call.place.round_id)
+    close_send(session, send_id, SendOutcome.REFUSED)
+    number = len(load_sends(session, call.invocation_id)) + 1
+    return open_send(session, invocation, number, call.owner.worker).id, number
 
 
 def settle_call(session: WriteSession, call: OpenCall, send_id: str, outcome: CallOutcome) -> SettledCall:
@@ -253,88 +194,87 @@ def settle_call(session: WriteSession, call: OpenCall, send_id: str, outcome: Ca
 
     When the call is terminal already the first state stands; what came now is kept as an audit fact.
     """
-    digest_ = store_payload(session, outcome.result) if outcome.result is not None else None
-    settlement = Settlement(
-        outcome.settlement.status,
-        outcome.settlement.outcome,
-        digest_,
-        outcome.settlement.is_error,
-        outcome.settlement.error,
-    )
+    invocation = lock_invocation(session, call.invocation_id)
     close_send(session, send_id, outcome.send_outcome)
-    won = settle(session, call.invocation_id, settlement)
+    outcome = truthful(session, call.snapshot, call.invocation_id, outcome)
+    return settle_as(session, SettledPlace.of(call, invocation), outcome)
+
+
+@dataclass(frozen=True)
+class SettledPlace:
+    """Which call is settled, for the audit row and the event that tell of it."""
+
+    invocation: ToolInvocation
+    round_id: str
+    position: int
+    stage: int | None
+    tool_call_id: str
+    tool: str
+    actor: str
+
+    @classmethod
+    def of(cls, call: OpenCall, invocation: ToolInvocation) -> "SettledPlace":
+        """Take the facts from a call that was opened."""
+        return cls(
+            invocation=invocation,
+            round_id=call.place.round_id,
+            position=call.place.position,
+            stage=call.place.stage,
+            tool_call_id=call.tool_call_id,
+            tool=call.snapshot.exposed_name,
+            actor=call.key_id,
+        )
+
+
+def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) -> SettledCall:
+    """Settle a locked invocation, with its audit row and event; the first terminal state stands."""
+    digest_ = store_payload(session, outcome.result) if outcome.result is not None else None
+    settlement = replace(outcome.settlement, response_digest=digest_)
+    won = settle(session, place.invocation.id, settlement)
     code = settlement.error.code if settlement.error else None
-    settled = SettledCall(
+    facts: dict[str, JSON] = {
+        "position": place.position,
+        "status": settlement.status.value,
+        "outcome": settlement.outcome.value,
+    }
+    append_audit(
+        session,
+        AuditFact(
+            AuditKind.CALL_SETTLED if won else AuditKind.LATE_RESULT,
+            actor=place.actor,
+            round_id=place.round_id,
+            invocation_id=place.invocation.id,
+            tool_name=place.tool,
+            code=code.value if code else None,
+            data={**facts, "send": outcome.send_outcome.value, "result_digest": digest_},
+        ),
+    )
+    if not won:
+        session.refresh(place.invocation)
+        return as_settled(place.invocation)
+    event: dict[str, JSON] = {
+        **facts,
+        "tool_call_id": place.tool_call_id,
+        "tool": place.tool,
+        "stage": place.stage,
+        "invocation_id": place.invocation.id,
+        "code": code.value if code else None,
+    }
+    append_events(session, place.round_id, [NewEvent("call_finished", event)])
+    if settlement.outcome is InvocationOutcome.UNKNOWN:
+        refresh_has_unknown(session, place.round_id)
+    return SettledCall(
         settlement.status,
         settlement.outcome,
         code,
         digest_,
         len(outcome.result or b""),
-        call.invocation_id,
+        place.invocation.id,
     )
-    append_audit(
-        session,
-        AuditFact(
-            AuditKind.CALL_SETTLED if won else AuditKind.LATE_RESULT,
-            actor=call.key_id,
-            round_id=call.place.round_id,
-            invocation_id=call.invocation_id,
-            tool_name=call.snapshot.exposed_name,
-            code=code.value if code else None,
-            data={
-                "position": call.place.position,
-                "status": settlement.status.value,
-                "outcome": settlement.outcome.value,
-                "send": outcome.send_outcome.value,
-                "result_digest": digest_,
-            },
-        ),
-    )
-    if not won:
-        return _as_settled(session, session.get_one(ToolInvocation, call.invocation_id))
-    append_events(
-        session, call.place.round_id, [_finished(call.place, call.tool_call_id, call.snapshot, settled)]
-    )
-    return settled
 
 
-@dataclass(frozen=True)
-class _Context:
-    """The rows of one call while it is opened."""
-
-    place: CallPlace
-    asked: "_Asked"
-    row: RoundCall
-    invocation: ToolInvocation
-    snapshot: ToolSnapshot
-
-
-@dataclass(frozen=True)
-class _Asked:
-    key_id: str
-    request_id: str
-
-
-def _load(session: Session, place: CallPlace) -> tuple[RoundCall, ToolBinding, _Asked]:
-    found = session.execute(
-        select(RoundCall, ToolBinding, Round.key_id, Round.request_id)
-        .join(ToolBinding, ToolBinding.id == RoundCall.binding_id)
-        .join(Round, Round.id == RoundCall.round_id)
-        .where(RoundCall.round_id == place.round_id, RoundCall.position == place.position)
-    ).one()
-    row, binding, key_id, request_id = found
-    return row, binding, _Asked(key_id, request_id)
-
-
-def _payload(session: Session, name: str | None) -> bytes:
-    content = load_payload(session, name) if name else None
-    if content is None:
-        raise LookupError("An admitted call has no stored arguments.")
-    return content
-
-
-def _as_settled(session: Session, invocation: ToolInvocation) -> SettledCall:
-    del session
+def as_settled(invocation: ToolInvocation) -> SettledCall:
+    """Return how a terminal invocation ended."""
     error = None if invocation.error is None else CallError.from_json(invocation.error)
     return SettledCall(
         invocation.status,
@@ -346,141 +286,47 @@ def _as_settled(session: Session, invocation: ToolInvocation) -> SettledCall:
     )
 
 
-def _tell_started(session: WriteSession, context: _Context) -> None:
-    context.row.stage = context.place.stage
-    context.row.invocation_id = context.invocation.id
-    session.flush()
-    append_events(
-        session,
-        context.place.round_id,
-        [
-            NewEvent(
-                "call_started",
-                {
-                    "position": context.place.position,
-                    "tool_call_id": context.row.call_id,
-                    "tool": context.snapshot.exposed_name,
-                    "stage": context.place.stage,
-                    "invocation_id": context.invocation.id,
-                },
-            )
-        ],
-    )
+def truthful(
+    session: Session, snapshot: ToolSnapshot, invocation_id: str, outcome: CallOutcome
+) -> CallOutcome:
+    """Never let a call be settled as not run while an earlier send of it may have run.
+
+    A call may be sent again where the operator declared it idempotent. When the last send then did not run,
+    an earlier one still may have.
+    """
+    known = outcome.settlement.outcome is InvocationOutcome.KNOWN
+    if not known or outcome.send_outcome is SendOutcome.ANSWERED:
+        return outcome
+    if not any(send.may_have_run for send in load_sends(session, invocation_id)):
+        return outcome
+    return unknown_outcome(snapshot.exposed_name, "earlier_send_unanswered", outcome.settlement.status)
 
 
-_HARMLESS = (SendOutcome.NOT_SENT, SendOutcome.REFUSED)
-
-
-def _judge_earlier(
-    sends: tuple[ToolSend, ...], snapshot: ToolSnapshot
-) -> tuple[ResumePoint | None, CallOutcome | None]:
-    """Say what an earlier worker's sends allow: sending again, fetching the answer, or only "unknown"."""
-    last = sends[-1] if sends else None
-    if last is None or last.sent_at is None or last.outcome in _HARMLESS:
-        exhausted = len(sends) >= MAX_SENDS
-        return None, _never_reached(snapshot) if exhausted else None
-    if last.cursor is not None:
-        return ResumePoint(last.cursor["request_id"], last.cursor["last_event_id"]), None
-    repeatable = snapshot.idempotency is not IdempotencyClass.UNSAFE
-    if repeatable and len(sends) < MAX_SENDS:
-        return None, None
-    return None, unknown_outcome(snapshot, "worker_lost")
-
-
-def unknown_outcome(snapshot: ToolSnapshot, reason: str) -> CallOutcome:
+def unknown_outcome(
+    tool: str, reason: str, status: InvocationStatus = InvocationStatus.FAILED
+) -> CallOutcome:
     """Say that a call was sent and that nobody knows whether it ran."""
     error = call_error(
         ErrorCode.OUTCOME_UNKNOWN,
-        {"tool": snapshot.exposed_name, "reason": reason, "outcome": "unknown"},
+        {"tool": tool, "reason": reason, "outcome": "unknown"},
         Classification.TRANSPORT,
     )
+    return CallOutcome(Settlement(status, InvocationOutcome.UNKNOWN, error=error), SendOutcome.UNKNOWN)
+
+
+def canceled_outcome(tool: str, *, was_sent: bool) -> CallOutcome:
+    """Say that a call was canceled: before it was sent, or when it may have run already."""
+    error = call_error(ErrorCode.CANCELED, {"tool": tool, "outcome": "unknown" if was_sent else "not_sent"})
+    known = InvocationOutcome.UNKNOWN if was_sent else InvocationOutcome.KNOWN
     return CallOutcome(
-        Settlement(InvocationStatus.FAILED, InvocationOutcome.UNKNOWN, error=error), SendOutcome.UNKNOWN
+        Settlement(InvocationStatus.CANCELED, known, error=error),
+        SendOutcome.UNKNOWN if was_sent else SendOutcome.NOT_SENT,
     )
 
 
-def _never_reached(snapshot: ToolSnapshot) -> CallOutcome:
-    error = call_error(
-        ErrorCode.UPSTREAM_UNAVAILABLE,
-        {"tool": snapshot.exposed_name, "outcome": "not_sent"},
-        Classification.TRANSPORT,
-        retryable=True,
-    )
-    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
-
-
-def _settle_here(
-    session: WriteSession, context: _Context, outcome: CallOutcome, send_id: str | None
-) -> SettledCall:
-    if send_id is not None:
-        close_send(session, send_id, outcome.send_outcome)
-    settle(session, context.invocation.id, outcome.settlement)
-    error = outcome.settlement.error
-    settled = SettledCall(
-        outcome.settlement.status,
-        outcome.settlement.outcome,
-        error.code if error else None,
-        None,
-        0,
-        context.invocation.id,
-    )
-    append_audit(
-        session,
-        AuditFact(
-            AuditKind.CALL_SETTLED,
-            actor=context.asked.key_id,
-            request_id=context.asked.request_id,
-            round_id=context.place.round_id,
-            invocation_id=context.invocation.id,
-            tool_name=context.snapshot.exposed_name,
-            code=error.code.value if error else None,
-            data={
-                "position": context.place.position,
-                "status": settled.status.value,
-                "outcome": settled.outcome.value,
-                "send": outcome.send_outcome.value,
-            },
-        ),
-    )
-    event = _finished(context.place, context.row.call_id, context.snapshot, settled)
-    append_events(session, context.place.round_id, [event])
-    return settled
-
-
-def _revocation(
-    session: Session, key_id: str, connection: Connection | None, snapshot: ToolSnapshot
-) -> CallOutcome | None:
-    """Decide once more, over rows as they are now: a grant that was taken away stops calls not yet sent."""
-    key = session.get(ApiKey, key_id)
-    if key is not None and connection is not None:
-        context = DecisionContext(
-            key=load_key_rules(session, key),
-            connections={connection.name: connection.rules()},
-            request=RequestFilter(),
-        )
-        tool = GovernedTool(snapshot.exposed_name, connection.name, snapshot.upstream_name)
-        decision = decide(context, tool)
-        if not isinstance(decision, Denied):
-            return None
-        code = decision.code
-    else:
-        code = ErrorCode.KEY_DISABLED if key is None else ErrorCode.TOOL_NOT_FOUND
-    details: dict[str, JSON] = {"tool": snapshot.exposed_name, "outcome": "not_sent"}
-    error = call_error(code, details, Classification.AUTHORIZATION)
-    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
-
-
-def _finished(place: CallPlace, call_id: str, snapshot: ToolSnapshot, settled: SettledCall) -> NewEvent:
-    return NewEvent(
-        "call_finished",
-        {
-            "position": place.position,
-            "tool_call_id": call_id,
-            "tool": snapshot.exposed_name,
-            "stage": place.stage,
-            "invocation_id": settled.invocation_id,
-            "status": settled.status.value,
-            "outcome": settled.outcome.value,
-            "code": settled.code.value if settled.code else None,
-        },
-    )
+def _require_lease(session: WriteSession, call: OpenCall) -> ToolInvocation:
+    invocation = lock_invocation(session, call.invocation_id)
+    # A terminal invocation has no lease.
+    if invocation.lease_token != call.owner.lease_token:
+        raise LeaseLostError(call.invocation_id)
+    return invocation

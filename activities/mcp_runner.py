@@ -1,9 +1,10 @@
 """Runs tools of MCP servers: session, call, and what each failure of the transport means for the ledger."""
 
+import logging
 from collections.abc import Mapping
 
 from activities.client_pool import ClientPool
-from activities.ledger import CallOutcome, OpenCall
+from activities.ledger import CallOutcome, OpenCall, RepeatsUsedUpError
 from activities.mcp_http.client import MCPClient
 from activities.mcp_http.errors import MCPError, Outcome, SessionLost
 from activities.mcp_http.types import CallHooks, Cursor, ToolAnswer, ToolCall
@@ -19,13 +20,17 @@ from governance.codes import (
     InvocationStatus,
     SendOutcome,
 )
+from governance.content import without_lone_surrogates
 from governance.failures import CallError
 from models.base import new_id
 from models.connection import OnSessionLoss
+from models.database import DatabaseError
 from models.invocation import Settlement
 
 IDEMPOTENCY_META = "dev.sluicegate/idempotency-key"
 """The field of `_meta` in which a server gets the call's idempotency key."""
+
+logger = logging.getLogger(__name__)
 
 
 class McpRunner:
@@ -43,26 +48,53 @@ class McpRunner:
         Raises:
             RepeatLaterError: nothing ran, and another attempt may succeed.
         """
-        client = self._clients.client(call.target)
-        wanted = SessionScope(call.target.id, call.target.version, call.session_scope)
-        retries = 1 if call.target.on_session_loss is OnSessionLoss.RETRY_ONCE else 0
-        stored = call.session
-        while True:
-            try:
-                held = await self._sessions.obtain(wanted, stored, client.open_session)
-            except MCPError as error:
-                return self._not_opened(call, error)
-            try:
-                return self._answered(call, await self._call(client, held, call, gate))
-            except SessionLost as error:
-                await self._sessions.discard(held)
-                if retries == 0 or call.resume is not None:
-                    return self._failed(call, error)
-                retries -= 1
-                stored = None
-                await gate.next_send()
-            except MCPError as error:
+        target = call.target
+        if target is None:
+            raise LookupError("A tool of an MCP server has no connection.")
+        client = self._clients.client(target)
+        wanted = SessionScope(target.id, target.version, call.session_scope)
+        try:
+            held = await self._sessions.obtain(wanted, call.session, client.open_session)
+        except MCPError as error:
+            return self._not_opened(call, error)
+        try:
+            return self._answered(call, await self._call(client, held, call, gate))
+        except SessionLost as error:
+            if target.on_session_loss is OnSessionLoss.REPORT or call.resume is not None:
+                await self._discard(held)
                 return self._failed(call, error)
+            try:
+                await gate.next_send()
+            except RepeatsUsedUpError:
+                await self._discard(held)
+                return self._failed(call, error)
+        except MCPError as error:
+            return self._failed(call, error)
+        return await self._once_more(call, gate, client, held)
+
+    async def _once_more(
+        self, call: OpenCall, gate: SendGate, client: MCPClient, lost: HeldSession
+    ) -> CallOutcome:
+        """Make a call again whose session the server had forgotten: it did not run."""
+        await self._discard(lost)
+        try:
+            held = await self._sessions.obtain(lost.wanted, None, client.open_session)
+        except MCPError as error:
+            return self._not_opened(call, error)
+        try:
+            return self._answered(call, await self._call(client, held, call, gate))
+        except SessionLost as error:
+            await self._discard(held)
+            return self._failed(call, error)
+        except MCPError as error:
+            return self._failed(call, error)
+
+    async def _discard(self, held: HeldSession) -> None:
+        """Close a forgotten session; if the database is away, the next call finds out as this one did."""
+        try:
+            await self._sessions.discard(held)
+        except DatabaseError:
+            logger.warning("A session that its server has forgotten could not be closed.")
 
     async def _call(self, client: MCPClient, held: HeldSession, call: OpenCall, gate: SendGate) -> ToolAnswer:
         request_id = new_id() if call.resume is None else call.resume.request_id
@@ -94,7 +126,7 @@ class McpRunner:
 
     def _answered(self, call: OpenCall, answer: ToolAnswer) -> CallOutcome:
         try:
-            content = canonical_bytes(answer.raw)
+            content = canonical_bytes(without_lone_surrogates(answer.raw))
         except NotCanonicalError:
             return _settled(
                 InvocationStatus.FAILED,
@@ -120,6 +152,9 @@ class McpRunner:
 
     def _failed(self, call: OpenCall, error: MCPError) -> CallOutcome:
         """Say what a failure of the transport means; raise where another attempt may follow."""
+        if call.resume is not None and error.outcome is not Outcome.ANSWERED:
+            # The call left earlier: that its answer cannot be fetched says nothing about its effect.
+            return self._unknown(call, error)
         match error.outcome:
             case Outcome.NOT_SENT:
                 return self._not_sent(call, error)
@@ -131,7 +166,12 @@ class McpRunner:
                 return self._answered_with_error(call, error)
 
     def _not_opened(self, call: OpenCall, error: MCPError) -> CallOutcome:
-        """The handshake failed: whatever became of it, the call itself was not sent."""
+        """The handshake failed: whatever became of it, the call itself was not sent.
+
+        Unless an earlier worker sent it, and it was the answer that was to be fetched.
+        """
+        if call.resume is not None:
+            return self._unknown(call, error)
         details: dict[str, JSON] = {"outcome": "not_sent", "reason": error.code, "stage": "initialize"}
         retryable = error.retryable or error.outcome is Outcome.UNKNOWN
         failure = _error(
@@ -176,12 +216,12 @@ class McpRunner:
         failure = _error(call, code, details, Classification(error.classification))
         settlement = Settlement(InvocationStatus.FAILED, InvocationOutcome.UNKNOWN, error=failure)
         outcome = CallOutcome(settlement, SendOutcome.UNKNOWN)
-        if repeatable and code is not ErrorCode.TOOL_TIMEOUT:
+        if repeatable:
             raise RepeatLaterError(outcome, error.retry_after_s)
         return outcome
 
     def _answered_with_error(self, call: OpenCall, error: MCPError) -> CallOutcome:
-        if error.code == "result_too_large":
+        if error.code == "answer_too_large":
             return self._too_large(call)
         details: dict[str, JSON] = {"reason": error.code}
         details.update(

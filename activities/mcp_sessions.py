@@ -54,6 +54,7 @@ class HeldSession:
     row_id: str
     row_version: int
     session: OpenSession
+    wanted: SessionScope
 
     @property
     def digest(self) -> str | None:
@@ -165,4 +166,5 @@ class McpSessions:
             content = self._vault.open(stored.sealed, wanted.purpose)
         except CannotOpenError:
             return None
-        return HeldSession(stored.id, stored.row_version, OpenSession.from_json(json.loads(content)))
+        session = OpenSession.from_json(json.loads(content))
+        return HeldSession(stored.id, stored.row_version, session, wanted)

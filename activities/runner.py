@@ -15,7 +15,11 @@ class SendGate(Protocol):
         ...
 
     async def next_send(self) -> None:
-        """Record that the send was refused and open another one for the same call."""
+        """Record that the send was refused and open another one for the same call.
+
+        Raises:
+            RepeatsUsedUpError: the round may not repeat any more; the refusal is the call's end.
+        """
         ...
 
     async def on_cursor(self, cursor: Mapping[str, JSON]) -> None:
@@ -28,11 +32,11 @@ class SendGate(Protocol):
 
 
 class RepeatLaterError(Exception):
-    """The call surely did not run and may be sent again after a wait."""
+    """The call may be sent again after a wait: it surely did not run, or is declared idempotent."""
 
     def __init__(self, outcome: CallOutcome, after_s: float | None) -> None:
         """Carry what to record when no repeat is left, and the wait that the server asked for."""
-        super().__init__("The call was not run and may be repeated.")
+        super().__init__("The call may be repeated.")
         self.outcome = outcome
         self.after_s = after_s
 
@@ -41,9 +45,9 @@ class Runner(Protocol):
     """Makes one call of a tool and says how it ended."""
 
     async def run(self, call: OpenCall, gate: SendGate) -> CallOutcome:
-        """Make the call.
+        """Make the call, or with `call.resume` fetch the answer to one that left already.
 
         Raises:
-            RepeatLaterError: nothing ran, and another attempt may succeed.
+            RepeatLaterError: another attempt may follow.
         """
         ...

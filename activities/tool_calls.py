@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -19,47 +19,44 @@ from activities.ledger import (
     OpenCall,
     Owner,
     SettledCall,
-    close_unsent,
-    mark_call_sent,
-    open_another_send,
-    open_call,
-    save_cursor,
+    canceled_outcome,
+    close_for_repeat,
+    hand_over,
     settle_call,
     unknown_outcome,
 )
+from activities.opening import NotThisCallError, open_call
 from activities.runner import RepeatLaterError, Runner
+from activities.send_gate import LedgerGate, is_hand_over
 from governance.admission import call_error
-from governance.canonical import JSON
-from governance.codes import (
-    Classification,
-    ErrorCode,
-    InvocationOutcome,
-    InvocationStatus,
-    SendOutcome,
-)
+from governance.canonical import JSON, is_object
+from governance.codes import Classification, ErrorCode, IdempotencyClass, InvocationStatus, SendOutcome
 from governance.tool_cache import ToolCache
 from models.base import new_id
 from models.database import Database, DatabaseError
-from models.invocation import Settlement
+from models.invocation import RequestMismatchError, Settlement
 from models.tool import SourceKind
 
 NOT_RUN = "NotRun"
-"""Failure type: the call surely did not run; Temporal repeats it."""
+"""Failure type: the call did not run, or may run again; Temporal repeats it."""
+
+HANDED_OVER = "HandedOver"
+"""Failure type: this worker ends or was paused; another attempt goes on with the call."""
 
 REPLACED = "ReplacedByAnotherWorker"
 """Failure type: another worker has the call; this attempt ends without a word."""
 
-SETTLE_PATIENCE_S = 60.0
-"""How long an answer is held in memory while the database is away, before it is given up as unknown."""
+NOT_WANTED = "CallNotWanted"
+"""Failure type: nothing in the database says that this call is to be made."""
 
-CURSOR_DELAY_S = 0.25
-"""A call that is answered sooner needs no stored cursor, which would cost a transaction."""
+SETTLE_PATIENCE_S = 60.0
+"""How long one attempt holds an answer while the database is away; the next one on this worker goes on."""
 
 REPEAT_DELAY_S = 0.2
 """The wait before a repeat where the server named none."""
 
 REPEAT_DELAY_MAX_S = 30.0
-"""The longest wait that a server's Retry-After may cause."""
+"""The longest wait before a repeat; a server that asks for a longer one is not asked again by this call."""
 
 T = TypeVar("T")
 
@@ -86,6 +83,15 @@ class CallToolResult:
     result_bytes: int
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """What is to be recorded of a call, kept while the database is away."""
+
+    call: OpenCall
+    send_id: str
+    outcome: CallOutcome
+
+
 class ToolCalls:
     """Holds what calling tools needs: the database, the runners by source kind, and who this worker is."""
 
@@ -97,64 +103,118 @@ class ToolCalls:
         self._tools = tools
         self._runners = runners
         self._worker = worker
+        self._unsettled: dict[str, _Ending] = {}
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: CallTool) -> CallToolResult:
         """Make one call, at most once where the tool is unsafe; idempotent by round and activity id."""
         info = activity.info()
         place = CallPlace(request.round_id, request.position, request.stage, info.activity_id)
-        owner = Owner(self._worker, new_id())
-        opened = await self._database.write(open_call, place, owner, self._tools)
-        if isinstance(opened, SettledCall):
-            return _result(opened)
-        async with Heartbeat(info.heartbeat_timeout) as heartbeat:
-            gate = _Gate(self._database, opened, heartbeat)
-            try:
-                outcome = await self._run(opened, gate)
-            except asyncio.CancelledError:
-                await asyncio.shield(self._settle_canceled(opened, gate))
-                raise
-            except RepeatLaterError as error:
-                if gate.send_number < MAX_SENDS:
-                    raise await self._repeat_later(opened, gate, error) from error
-                outcome = error.outcome
-            except LeaseLostError as error:
-                raise ApplicationError(str(error), type=REPLACED, non_retryable=True) from error
-            settled = await asyncio.shield(
-                self._patiently(lambda: self._database.write(settle_call, opened, gate.send_id, outcome))
-            )
+        cancel = _Cancel()
+        async with Heartbeat(info.heartbeat_timeout, info.heartbeat_details) as heartbeat:
+            ending = self._unsettled.get(place.idempotency_key)
+            if ending is None:
+                opened = await cancel.outlast(self._open(place, info.heartbeat_details))
+                if isinstance(opened, SettledCall):
+                    return _result(opened)
+                try:
+                    ending = await self._attempt(opened, heartbeat, cancel)
+                except LeaseLostError as error:
+                    raise ApplicationError(str(error), type=REPLACED, non_retryable=True) from error
+            settled = await cancel.outlast(self._settle(ending))
+        if settled.status is InvocationStatus.CANCELED and cancel.came:
+            raise asyncio.CancelledError
         return _result(settled)
 
-    async def _run(self, call: OpenCall, gate: "_Gate") -> CallOutcome:
+    async def _open(self, place: CallPlace, details: Sequence[Any]) -> OpenCall | SettledCall:
+        heard = details[0] if details and is_object(details[0]) else None
+        owner = Owner(self._worker, new_id())
+        try:
+            return await self._database.write(open_call, place, owner, self._tools, heard)
+        except (NotThisCallError, RequestMismatchError) as error:
+            raise ApplicationError(str(error), type=NOT_WANTED, non_retryable=True) from error
+
+    async def _attempt(self, call: OpenCall, heartbeat: Heartbeat, cancel: "_Cancel") -> _Ending:
+        """Send the call once, or fetch the answer to one that left; say what is to be recorded.
+
+        Raises:
+            ApplicationError: another attempt follows.
+            LeaseLostError: another worker has the call, or it is terminal.
+        """
+        gate = LedgerGate(self._database, call, heartbeat)
+        try:
+            if cancel.came:
+                return await self._after_cancel(call, gate)
+            return _Ending(call, gate.send_id, await self._run(call, gate, cancel))
+        except asyncio.CancelledError:
+            return await self._after_cancel(call, gate)
+        except RepeatLaterError as error:
+            if cancel.came:
+                return await self._after_cancel(call, gate)
+            return await self._repeat_later(call, gate, error)
+        except DatabaseError as error:
+            if gate.is_sent:
+                raise
+            # The ledger could not say yes, so nothing left.
+            return await self._repeat_later(call, gate, RepeatLaterError(_not_sent(call), None), cause=error)
+
+    async def _run(self, call: OpenCall, gate: LedgerGate, cancel: "_Cancel") -> CallOutcome:
         runner = self._runners[SourceKind(call.snapshot.source_kind)]
         try:
-            return await runner.run(call, gate)
+            # An answer that is there already wins over a cancel that comes with it.
+            return await cancel.outlast(runner.run(call, gate), interrupt=True)
         finally:
-            await gate.close()
+            await cancel.outlast(gate.close())
 
-    async def _repeat_later(self, call: OpenCall, gate: "_Gate", error: RepeatLaterError) -> ApplicationError:
-        """Record that the send did not run; make the failure after which Temporal tries again."""
-        await self._database.write(close_unsent, gate.send_id, error.outcome.send_outcome)
-        wait_s = min(error.after_s or REPEAT_DELAY_S * 2 ** (gate.send_number - 1), REPEAT_DELAY_MAX_S)
-        return ApplicationError(
-            f"{call.snapshot.exposed_name} was not run; another attempt follows.",
+    async def _repeat_later(
+        self, call: OpenCall, gate: LedgerGate, error: RepeatLaterError, cause: Exception | None = None
+    ) -> _Ending:
+        """Let Temporal try again, unless the sends, the round's repeats or the server's wait forbid it."""
+        ending = _Ending(call, gate.send_id, error.outcome)
+        too_long = error.after_s is not None and error.after_s > REPEAT_DELAY_MAX_S
+        if too_long or gate.send_number >= MAX_SENDS:
+            return ending
+        outcome = error.outcome.send_outcome if gate.is_sent else gate.unsent_outcome
+        may_repeat = await self._patiently(
+            lambda: self._database.write(close_for_repeat, call, gate.send_id, outcome)
+        )
+        if not may_repeat:
+            return ending
+        wait_s = error.after_s or REPEAT_DELAY_S * 2 ** (gate.send_number - 1)
+        raise ApplicationError(
+            f"{call.snapshot.exposed_name} is to be tried again.",
             type=NOT_RUN,
             next_retry_delay=timedelta(seconds=wait_s),
-        )
+        ) from (cause or error)
 
-    async def _settle_canceled(self, call: OpenCall, gate: "_Gate") -> None:
-        """Record a cancel truly: what was sent may have run."""
-        details = {"tool": call.snapshot.exposed_name, "outcome": "unknown" if gate.is_sent else "not_sent"}
-        if gate.is_sent and not gate.tell_upstream_on_cancel():
-            outcome = unknown_outcome(call.snapshot, "worker_shutdown")
+    async def _after_cancel(self, call: OpenCall, gate: LedgerGate) -> _Ending:
+        """Say truly what a cancel left behind: what was sent may have run.
+
+        A worker that ends is no wish to cancel: the call goes to another worker, unless it was sent, may
+        not be repeated, and its answer cannot be fetched.
+        """
+        tool = call.snapshot.exposed_name
+        if not is_hand_over():
+            return _Ending(call, gate.send_id, canceled_outcome(tool, was_sent=gate.is_sent))
+        unsafe = call.snapshot.idempotency is IdempotencyClass.UNSAFE
+        if gate.can_be_resumed:
+            await gate.keep_cursor()
+        elif gate.is_sent and unsafe:
+            return _Ending(call, gate.send_id, unknown_outcome(tool, "worker_shutdown"))
         else:
-            known = InvocationOutcome.UNKNOWN if gate.is_sent else InvocationOutcome.KNOWN
-            error = call_error(ErrorCode.CANCELED, details, Classification.RUNTIME)
-            outcome = CallOutcome(
-                Settlement(InvocationStatus.CANCELED, known, error=error),
-                SendOutcome.UNKNOWN if gate.is_sent else SendOutcome.NOT_SENT,
-            )
-        await self._patiently(lambda: self._database.write(settle_call, call, gate.send_id, outcome))
+            outcome = SendOutcome.UNKNOWN if gate.is_sent else gate.unsent_outcome
+            await self._patiently(lambda: self._database.write(hand_over, call, gate.send_id, outcome))
+        raise ApplicationError(f"{tool} goes on at another worker.", type=HANDED_OVER)
+
+    async def _settle(self, ending: _Ending) -> SettledCall:
+        """Record how a call ended; what could not be recorded is kept for the next attempt on this worker."""
+        key = ending.call.place.idempotency_key
+        self._unsettled[key] = ending
+        settled = await self._patiently(
+            lambda: self._database.write(settle_call, ending.call, ending.send_id, ending.outcome)
+        )
+        self._unsettled.pop(key, None)
+        return settled
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a transaction while the database is away: an answer that came must not be lost."""
@@ -172,47 +232,29 @@ class ToolCalls:
                 pause_s = min(pause_s * 2, 2.0)
 
 
-class _Gate:
-    """The wrapper's side of one call's sends."""
+class _Cancel:
+    """Remembers a cancel that came while something was awaited that has to come to its end."""
 
-    def __init__(self, database: Database, call: OpenCall, heartbeat: Heartbeat) -> None:
-        self._database = database
-        self._call = call
-        self._heartbeat = heartbeat
-        self._saver: asyncio.Task[None] | None = None
-        self._cursor: Mapping[str, JSON] = {}
-        self.send_id = call.send_id
-        self.send_number = call.send_number
-        self.is_sent = False
+    def __init__(self) -> None:
+        self.came = False
 
-    async def before_send(self, session_digest: str | None) -> None:
-        # Whatever interrupts this transaction, a cancel too, vetoes the send: no byte has left yet.
-        await self._database.write(mark_call_sent, self._call, self.send_id, session_digest)
-        self.is_sent = True
+    async def outlast(self, work: Coroutine[Any, Any, T], *, interrupt: bool = False) -> T:
+        """Await `work` whole; a cancel is noted, and with `interrupt` passed on to the work."""
+        task = asyncio.create_task(work)
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                self.came = True
+                if interrupt:
+                    task.cancel()
+        return task.result()
 
-    async def next_send(self) -> None:
-        await self._database.write(close_unsent, self.send_id, SendOutcome.REFUSED)
-        self.send_id, self.send_number = await self._database.write(open_another_send, self._call)
-        self.is_sent = False
 
-    async def on_cursor(self, cursor: Mapping[str, JSON]) -> None:
-        self._heartbeat.details = (dict(cursor),)
-        self._cursor = cursor
-        if self._saver is None or self._saver.done():
-            self._saver = asyncio.create_task(self._save_later())
-
-    async def _save_later(self) -> None:
-        await asyncio.sleep(CURSOR_DELAY_S)
-        await self._database.write(save_cursor, self.send_id, self._cursor)
-
-    async def close(self) -> None:
-        if self._saver is not None:
-            self._saver.cancel()
-            await asyncio.gather(self._saver, return_exceptions=True)
-
-    def tell_upstream_on_cancel(self) -> bool:
-        details = activity.cancellation_details()
-        return details is None or not details.worker_shutdown
+def _not_sent(call: OpenCall) -> CallOutcome:
+    details: dict[str, JSON] = {"tool": call.snapshot.exposed_name, "outcome": "not_sent"}
+    error = call_error(ErrorCode.NOT_SENT, details, Classification.RUNTIME, retryable=True)
+    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
 def _result(settled: SettledCall) -> CallToolResult:

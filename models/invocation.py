@@ -1,11 +1,13 @@
-"""The ledger: invocations of bindings and each physical send of them.
+"""The ledger: invocations of bindings. Each physical send of one is a row of `models.send`.
 
 An invocation is one use of a binding. The life cycle is five small functions: `start`, `provision`,
 `complete`, `fail` and `cancel`; the last three are `settle` with a status. The first terminal state
 wins; what comes later changes nothing and is the caller's to record as an audit fact.
+
+Locks are taken in one order everywhere: binding, invocation, round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,8 +26,9 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
-from governance.codes import InvocationOutcome, InvocationStatus, SendOutcome
+from governance.codes import InvocationOutcome, InvocationStatus
 from governance.failures import CallError
+from governance.resolutions import ResolutionKind
 from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
 from models.binding import ToolBinding
 from models.database import WriteSession
@@ -50,6 +53,18 @@ class ToolInvocation(Base):
             ["tool_bindings.id", "tool_bindings.tool_definition_id", "tool_bindings.tool_implementation_id"],
             name="fk_tool_invocations_binding",
         ),
+        Index(
+            "ix_tool_invocations_unknown",
+            "id",
+            sqlite_where=text("outcome = 'unknown'"),
+            postgresql_where=text("outcome = 'unknown'"),
+        ),
+        Index(
+            "ix_tool_invocations_running",
+            "id",
+            sqlite_where=text("status = 'running'"),
+            postgresql_where=text("status = 'running'"),
+        ),
         CheckConstraint("(status = 'running') = (finished_at IS NULL)", name="finished_when_terminal"),
     )
 
@@ -72,33 +87,12 @@ class ToolInvocation(Base):
     """Why there is no good result, as `governance.failures.CallError`."""
     lease_token: Mapped[str | None] = mapped_column(String(36))
     """Who may send now; a worker whose token is no longer here has been replaced and must not send."""
+    resolution_kind: Mapped[ResolutionKind | None] = mapped_column(EnumByValue(ResolutionKind))
+    """What an operator said later of an unknown outcome; a terminal status never changes."""
     resolution: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
-    """What an operator found out later of an unknown outcome; a terminal status never changes."""
+    """By whom, when, the note and what follows: see `models.resolution`."""
     started_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
-
-
-class ToolSend(Base):
-    """One physical send of an invocation: when its first byte could leave, and what came back."""
-
-    __tablename__ = "tool_sends"
-    __table_args__ = (UniqueConstraint("invocation_id", "number"),)
-
-    id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
-    invocation_id: Mapped[str] = mapped_column(
-        PublicId, ForeignKey("tool_invocations.id", ondelete="CASCADE")
-    )
-    number: Mapped[int]
-    worker: Mapped[str] = mapped_column(String(255))
-    lease_token: Mapped[str] = mapped_column(String(36))
-    session_digest: Mapped[str | None] = mapped_column(Digest)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    sent_at: Mapped[datetime | None]
-    """Committed before the first byte leaves: null proves that nothing was sent."""
-    answered_at: Mapped[datetime | None]
-    outcome: Mapped[SendOutcome | None] = mapped_column(EnumByValue(SendOutcome))
-    cursor: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
-    """Where to resume the answer: {"request_id", "last_event_id"}."""
 
 
 class RequestMismatchError(Exception):
@@ -113,6 +107,14 @@ class RequestMismatchError(Exception):
 
 
 @dataclass(frozen=True)
+class CallRequest:
+    """What is asked of a binding: in which round, and the digest of the arguments as they are sent."""
+
+    round_id: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Provisioned:
     """An invocation and whether it is new."""
 
@@ -123,19 +125,19 @@ class Provisioned:
 def start(
     session: WriteSession,
     binding: ToolBinding,
-    request_digest: str,
+    request: CallRequest,
     idempotency_key: str | None,
     lease_token: str,
 ) -> ToolInvocation:
     """Insert a running invocation with the binding's next attempt number, under a lock on the binding."""
     session.execute(select(ToolBinding.id).where(ToolBinding.id == binding.id).with_for_update())
-    return _insert(session, binding, request_digest, idempotency_key, lease_token)
+    return _insert(session, binding, request, idempotency_key, lease_token)
 
 
 def provision(
     session: WriteSession,
     binding: ToolBinding,
-    request_digest: str,
+    request: CallRequest,
     idempotency_key: str | None,
     lease_token: str,
 ) -> Provisioned:
@@ -153,14 +155,14 @@ def provision(
             )
         )
         if found is not None:
-            if found.request_digest != request_digest:
+            if found.request_digest != request.digest:
                 raise RequestMismatchError(key)
             return Provisioned(found, created=False)
-    return Provisioned(_insert(session, binding, request_digest, key, lease_token), created=True)
+    return Provisioned(_insert(session, binding, request, key, lease_token), created=True)
 
 
 def _insert(
-    session: WriteSession, binding: ToolBinding, request_digest: str, key: str | None, lease_token: str
+    session: WriteSession, binding: ToolBinding, request: CallRequest, key: str | None, lease_token: str
 ) -> ToolInvocation:
     last = session.scalar(
         select(func.max(ToolInvocation.attempt_no)).where(ToolInvocation.tool_binding_id == binding.id)
@@ -170,11 +172,11 @@ def _insert(
         tool_binding_id=binding.id,
         tool_definition_id=binding.tool_definition_id,
         tool_implementation_id=binding.tool_implementation_id,
-        round_id=binding.round_id,
+        round_id=request.round_id,
         attempt_no=(last or 0) + 1,
         idempotency_key=key,
         status=InvocationStatus.RUNNING,
-        request_digest=request_digest,
+        request_digest=request.digest,
         lease_token=lease_token,
         started_at=utc_now(),
     )
@@ -183,78 +185,29 @@ def _insert(
     return invocation
 
 
-def take_over(session: WriteSession, invocation: ToolInvocation, lease_token: str) -> None:
-    """Make `lease_token` the only one that may send for a running invocation."""
-    invocation.lease_token = lease_token
-    session.flush()
+def take_over(session: WriteSession, invocation_id: str, lease_token: str) -> bool:
+    """Make `lease_token` the only one that may send; False when the invocation is terminal.
 
-
-def load_sends(session: Session, invocation_id: str) -> tuple[ToolSend, ...]:
-    """Return the sends of an invocation, oldest first."""
-    return tuple(
-        session.scalars(
-            select(ToolSend).where(ToolSend.invocation_id == invocation_id).order_by(ToolSend.number)
-        )
-    )
-
-
-def open_send(
-    session: WriteSession, invocation: ToolInvocation, number: int, worker: str, session_digest: str | None
-) -> ToolSend:
-    """Record that a send is about to be tried; nothing has left yet."""
-    if invocation.lease_token is None:
-        raise ValueError("A send needs the lease of its invocation.")
-    send = ToolSend(
-        id=new_id(),
-        invocation_id=invocation.id,
-        number=number,
-        worker=worker,
-        lease_token=invocation.lease_token,
-        session_digest=session_digest,
-    )
-    session.add(send)
-    session.flush()
-    return send
-
-
-def mark_sent(session: WriteSession, send_id: str, lease_token: str) -> bool:
-    """Record that the first byte is about to leave; False when the sender no longer may.
-
-    It may not when the invocation is terminal or another worker has taken it over.
+    It holds the row from here to the commit, so the sends read afterwards are all that there will be.
     """
-    may_send = (
-        select(ToolInvocation.id)
-        .where(
-            ToolInvocation.id == ToolSend.invocation_id,
-            ToolInvocation.lease_token == lease_token,
-            ToolInvocation.status == InvocationStatus.RUNNING,
-        )
-        .exists()
-    )
     changed = session.scalar(
-        update(ToolSend)
-        .where(ToolSend.id == send_id, ToolSend.lease_token == lease_token, may_send)
-        .values(sent_at=utc_now())
-        .returning(ToolSend.id)
+        update(ToolInvocation)
+        .where(ToolInvocation.id == invocation_id, ToolInvocation.status == InvocationStatus.RUNNING)
+        .values(lease_token=lease_token)
+        .returning(ToolInvocation.id)
         .execution_options(synchronize_session=False)
     )
     return changed is not None
 
 
-def close_send(
-    session: WriteSession, send_id: str, outcome: SendOutcome, cursor: Mapping[str, JSON] | None = None
-) -> None:
-    """Record what is known of a send at its end."""
-    answered = outcome in (SendOutcome.ANSWERED, SendOutcome.REFUSED)
-    values: dict[str, object] = {"outcome": outcome, "answered_at": utc_now() if answered else None}
-    if cursor is not None:
-        values["cursor"] = dict(cursor)
-    session.execute(
-        update(ToolSend)
-        .where(ToolSend.id == send_id)
-        .values(**values)
-        .execution_options(synchronize_session=False)
-    )
+def lock_invocation(session: WriteSession, invocation_id: str) -> ToolInvocation:
+    """Return an invocation as it is now, and hold its row until the commit."""
+    return session.scalars(
+        select(ToolInvocation)
+        .where(ToolInvocation.id == invocation_id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    ).one()
 
 
 @dataclass(frozen=True)
@@ -311,19 +264,20 @@ def load_invocations(session: Session, round_id: str) -> dict[str, ToolInvocatio
     return {row.id: row for row in rows}
 
 
-def load_open_invocations(session: Session, round_id: str) -> tuple[tuple[ToolInvocation, bool], ...]:
-    """Return the running invocations of a round, each with whether anything was sent for it."""
-    was_sent = (
-        select(ToolSend.id)
-        .where(ToolSend.invocation_id == ToolInvocation.id, ToolSend.sent_at.is_not(None))
-        .where(
-            ToolSend.outcome.is_(None) | ToolSend.outcome.not_in([SendOutcome.NOT_SENT, SendOutcome.REFUSED])
-        )
-        .exists()
+def lock_open_invocations(
+    session: WriteSession, round_id: str, ids: Collection[str] | None = None
+) -> tuple[ToolInvocation, ...]:
+    """Return the running invocations of a round, or those of them in `ids`, and hold their rows.
+
+    None of them can be marked as sent, taken over or settled by anyone else until the commit.
+    """
+    query = select(ToolInvocation).where(
+        ToolInvocation.round_id == round_id, ToolInvocation.status == InvocationStatus.RUNNING
     )
-    rows = session.execute(
-        select(ToolInvocation, was_sent).where(
-            ToolInvocation.round_id == round_id, ToolInvocation.status == InvocationStatus.RUNNING
-        )
-    ).all()
-    return tuple((invocation, bool(sent)) for invocation, sent in rows)
+    if ids is not None:
+        query = query.where(ToolInvocation.id.in_(list(ids)))
+    rows = session.scalars(
+        # Always in this order, so that two transactions never wait for each other.
+        query.order_by(ToolInvocation.id).with_for_update().execution_options(populate_existing=True)
+    )
+    return tuple(rows)

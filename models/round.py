@@ -8,7 +8,8 @@ from sqlalchemy import ForeignKey, String, UniqueConstraint, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
-from governance.codes import RoundState
+from governance.codes import TERMINAL_ROUND_STATES, RoundState
+from governance.resolutions import OnUnknown
 from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
 from models.database import WriteSession
 
@@ -35,6 +36,10 @@ class Round(Base):
     """The filter headers as received: {"include_clients": [..]|null, "include_tools": [..]|null}."""
     frozen_set_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("frozen_sets.digest"))
     has_unknown: Mapped[bool] = mapped_column(default=False)
+    """Whether the outcome of one of its calls is unknown and nobody has resolved it."""
+    on_unknown: Mapped[OnUnknown] = mapped_column(EnumByValue(OnUnknown), default=OnUnknown.FAIL)
+    repeat_count: Mapped[int] = mapped_column(default=0)
+    """Sends of its calls that were repeated, out of one budget for the whole round."""
     call_count: Mapped[int]
     event_count: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
@@ -60,6 +65,8 @@ class RoundCall(Base):
     """The parsed arguments as they are sent: canonical JSON of an object."""
     stage: Mapped[int | None]
     invocation_id: Mapped[str | None] = mapped_column(PublicId, ForeignKey("tool_invocations.id"))
+    cancel_requested_at: Mapped[datetime | None]
+    """When this one call was told to stop; one that has not started then never does."""
     refusal: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
     """Why the call was not admitted, as `governance.failures.CallError`; None for an admitted call."""
 
@@ -106,6 +113,7 @@ class RequestedRound:
     request_id: str
     request_filter: Mapping[str, JSON]
     calls: Sequence[RequestedCall]
+    on_unknown: OnUnknown = OnUnknown.FAIL
 
 
 def insert_round(session: WriteSession, requested: RequestedRound, round_id: str) -> Round:
@@ -119,6 +127,8 @@ def insert_round(session: WriteSession, requested: RequestedRound, round_id: str
         request_id=requested.request_id,
         state=RoundState.REQUESTED,
         request_filter=dict(requested.request_filter),
+        on_unknown=requested.on_unknown,
+        repeat_count=0,
         call_count=len(requested.calls),
         event_count=0,
     )
@@ -196,11 +206,36 @@ def load_events(session: Session, round_id: str, after: int, limit: int = 500) -
     )
 
 
-def set_round_state(
-    session: WriteSession, round_id: str, state: RoundState, reason: str | None = None
-) -> None:
-    """Move a round to a state, whatever it was."""
-    session.execute(update(Round).where(Round.id == round_id).values(state=state, state_reason=reason))
+def lock_round(session: WriteSession, round_id: str) -> Round:
+    """Return a round as it is now, and hold its row until the commit."""
+    return session.scalars(
+        select(Round).where(Round.id == round_id).with_for_update().execution_options(populate_existing=True)
+    ).one()
+
+
+def change_round_state(session: WriteSession, round_id: str, state: RoundState) -> bool:
+    """Move a round that has not ended to another state that is not the end; tell whether that changed it."""
+    if state in TERMINAL_ROUND_STATES:
+        raise ValueError(f"A round ends by finalizing it, not by moving it to {state.value!r}.")
+    changed = session.scalar(
+        update(Round)
+        .where(Round.id == round_id, Round.state != state, Round.state.not_in(TERMINAL_ROUND_STATES))
+        .values(state=state)
+        .returning(Round.id)
+    )
+    return changed is not None
+
+
+def take_repeat(session: WriteSession, round_id: str, budget: int) -> bool:
+    """Take one repeat out of the round's budget; False when it is used up."""
+    changed = session.scalar(
+        update(Round)
+        .where(Round.id == round_id, Round.repeat_count < budget)
+        .values(repeat_count=Round.repeat_count + 1)
+        .returning(Round.id)
+        .execution_options(synchronize_session=False)
+    )
+    return changed is not None
 
 
 def abandon_round(session: WriteSession, round_id: str, reason: str) -> bool:
@@ -211,4 +246,6 @@ def abandon_round(session: WriteSession, round_id: str, reason: str) -> bool:
         .values(state=RoundState.ABANDONED, state_reason=reason, finished_at=utc_now())
         .returning(Round.id)
     )
+    if changed is not None:
+        append_events(session, round_id, [NewEvent("round_abandoned", {"reason": reason})])
     return changed is not None

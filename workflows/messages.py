@@ -8,6 +8,18 @@ from temporalio.common import SearchAttributeKey
 PROVIDER_ROUND = "ProviderRound"
 """The workflow type of a round."""
 
+CALL_RETRY = "CallRetry"
+"""The workflow type that makes one call of an ended round again, because an operator said so."""
+
+RECONCILE = "Reconcile"
+"""The workflow type that repairs what crashes left behind."""
+
+RESOLVE_UPDATE = "resolve_unknown"
+"""The update that wakes a round which waits for a resolution; it carries the invocation's id only."""
+
+CANCEL_CALL_SIGNAL = "cancel_call"
+"""The signal that tells a round to stop one of its calls; it carries the call's position only."""
+
 CONNECTION_SYNC = "ConnectionSync"
 """The workflow type that verifies a connection and discovers its tools."""
 
@@ -57,6 +69,8 @@ class RoundInput:
     search_attributes: bool = True
     """False where the cluster does not know our search attributes."""
     heartbeat_timeout_s: float = 8.0
+    on_unknown: str = "fail"
+    """`fail` goes on after an unknown outcome; `wait` waits for an operator's resolution first."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,27 @@ class RoundResult:
 def round_workflow_id(key_id: str, round_key_digest: str) -> str:
     """Name the workflow of a round: the caller and the SHA-256 of its round key."""
     return f"round:{key_id}:{round_key_digest}"
+
+
+@dataclass(frozen=True)
+class CallRetryInput:
+    """Which call to make again, under which activity id: the id names the retry that was asked for."""
+
+    round_id: str
+    position: int
+    stage: int
+    activity_id: str
+    timeout_s: float
+    """The tool's own limit."""
+    heartbeat_timeout_s: float = 8.0
+
+
+@dataclass(frozen=True)
+class CallRetryResult:
+    """How the retry ended; the result is read from the API."""
+
+    status: str
+    outcome: str
 
 
 @dataclass(frozen=True)

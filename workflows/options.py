@@ -64,3 +64,13 @@ PATIENT_TRANSACTION: dict[str, Any] = {
     "retry_policy": PATIENT_RETRY,
 }
 """Options of the same transaction run as a normal activity."""
+
+
+def tool_options(timeout_s: float, heartbeat_timeout_s: float) -> dict[str, Any]:
+    """Return the options of a tool call's activity, for a tool with a limit of `timeout_s`."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=timeout_s) + TOOL_SLACK,
+        "heartbeat_timeout": timedelta(seconds=heartbeat_timeout_s),
+        "retry_policy": TOOL_RETRY,
+        "cancellation_type": TOOL_CANCELLATION,
+    }

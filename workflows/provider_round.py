@@ -1,41 +1,46 @@
 """The round workflow: freeze, admit, run the calls stage by stage, finalize."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError
 
-from activities.finalizing import FinalizedRound, FinalizeRound, RoundFinalizer
+from activities.finalizing import FinalizedRound, FinalizeRound, RoundFinalizer, SettleLost
 from activities.freezing import CallToFreeze, FreezeRound, FrozenRound, PlannedCall, RoundFreezer
 from activities.tool_calls import CallTool, CallToolResult, ToolCalls
+from activities.waiting import LookAtUnknowns, UnknownsWatch
 from governance.batching import Stage, StagedCall, build_stages
-from governance.codes import RoundState
+from governance.codes import InvocationOutcome, InvocationStatus, RoundState
+from governance.resolutions import OnUnknown, retry_suffix
 from workflows.messages import (
+    CANCEL_CALL_SIGNAL,
     PROVIDER_ROUND,
+    RESOLVE_UPDATE,
     STATE_ATTRIBUTE,
     UNKNOWN_ATTRIBUTE,
     RoundInput,
     RoundResult,
 )
-from workflows.options import (
-    LOCAL_TRANSACTION,
-    PATIENT_TRANSACTION,
-    TOOL_CANCELLATION,
-    TOOL_RETRY,
-    TOOL_SLACK,
-)
+from workflows.options import tool_options
+from workflows.transactions import transact
 
 CHUNK = 50
 """Calls of one stage that are started in one workflow task, so that its commands stay far below 4 MB."""
 
 Handle = workflow.ActivityHandle[CallToolResult]
 
+T = TypeVar("T")
+
 
 def _no_stages() -> tuple[Stage, ...]:
     return ()
+
+
+def _no_handles() -> dict[int, Handle]:
+    return {}
 
 
 @dataclass
@@ -45,6 +50,10 @@ class RoundProgress:
     stages: tuple[Stage, ...] = field(default_factory=_no_stages)
     stage: int = 0
     canceled: bool = False
+    running: dict[int, Handle] = field(default_factory=_no_handles)
+    """The calls that run now, by position."""
+    woken: int = 0
+    """How often somebody said that an unknown outcome was resolved."""
 
 
 @workflow.defn(name=PROVIDER_ROUND)
@@ -60,21 +69,17 @@ class ProviderRound:
     @workflow.run
     async def run(self, request: RoundInput) -> RoundResult:
         """Run the round to its end; a canceled round ends as canceled after it was finalized."""
-        plan = await self._freeze(request)
+        plan = await self._uninterrupted(self._freeze(request))
         try:
-            await self._run_stages(plan)
+            if not self._progress.canceled:
+                await self._run_stages(plan)
         except asyncio.CancelledError:
             self._progress.canceled = True
-        ended = await self._finalize(plan.round_id)
-        if request.search_attributes:
-            workflow.upsert_search_attributes(
-                [
-                    STATE_ATTRIBUTE.value_set(ended.state),
-                    UNKNOWN_ATTRIBUTE.value_set(ended.unknown > 0),
-                ]
-            )
+        canceled = self._progress.canceled
+        ended = await self._uninterrupted(self._finalize(plan.round_id, canceled=canceled))
+        self._show_state(ended.state, has_unknown=ended.unknown > 0)
         workflow.set_current_details(_details(plan, self._progress.stages, ended))
-        if self._progress.canceled:
+        if canceled:
             raise asyncio.CancelledError
         return RoundResult(
             round_id=plan.round_id,
@@ -85,6 +90,36 @@ class ProviderRound:
             canceled=ended.canceled,
             unknown=ended.unknown,
         )
+
+    @workflow.update(name=RESOLVE_UPDATE)
+    def resolve_unknown(self, invocation_id: str) -> None:
+        """Wake a round that waits for a resolution; what was resolved is read from the database."""
+        del invocation_id
+        self._progress.woken += 1
+
+    @resolve_unknown.validator
+    def _check_resolution(self, invocation_id: str) -> None:
+        if self._request.on_unknown != OnUnknown.WAIT.value:
+            raise ValueError(f"This round does not wait for a resolution of {invocation_id!r}.")
+
+    @workflow.signal(name=CANCEL_CALL_SIGNAL)
+    def cancel_call(self, position: int) -> None:
+        """Stop one call that runs; one that has not started is stopped by its row in the database."""
+        handle = self._progress.running.get(position)
+        if handle is not None and not handle.done():
+            handle.cancel()
+
+    async def _uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do what a round cannot be without: a cancel that comes meanwhile is noted and acted on after."""
+        task = asyncio.create_task(work)
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.done():
+                    break
+                self._progress.canceled = True
+        return task.result()
 
     async def _freeze(self, request: RoundInput) -> FrozenRound:
         freezing = FreezeRound(
@@ -97,16 +132,7 @@ class ProviderRound:
             include_clients=request.include_clients,
             include_tools=request.include_tools,
         )
-        try:
-            return await workflow.execute_local_activity_method(
-                RoundFreezer.freeze_round, freezing, **LOCAL_TRANSACTION
-            )
-        except ActivityError as error:
-            if isinstance(error.cause, ApplicationError) and error.cause.non_retryable:
-                raise error.cause from error
-        return await workflow.execute_activity_method(
-            RoundFreezer.freeze_round, freezing, **PATIENT_TRANSACTION
-        )
+        return await transact(RoundFreezer.freeze_round, freezing)
 
     async def _run_stages(self, plan: FrozenRound) -> None:
         calls = {call.position: call for call in plan.calls}
@@ -123,45 +149,95 @@ class ProviderRound:
 
     async def _run_stage(self, round_id: str, number: int, calls: Sequence[PlannedCall]) -> None:
         """Start the calls of a stage and wait for every one of them, however each ends."""
+        unknown: list[int] = []
         for first in range(0, len(calls), CHUNK):
             chunk = calls[first : first + CHUNK]
-            handles = [
-                self._start(round_id, number, first + offset, call) for offset, call in enumerate(chunk)
-            ]
-            await _wait_for_all(handles)
+            unknown += await self._run_together(
+                round_id,
+                {
+                    call.position: self._start(round_id, number, first + offset, call)
+                    for offset, call in enumerate(chunk)
+                },
+            )
+        if unknown and self._request.on_unknown == OnUnknown.WAIT.value:
+            await self._wait_for_resolutions(round_id, number, calls, unknown)
 
-    def _start(self, round_id: str, stage: int, index: int, call: PlannedCall) -> Handle:
+    async def _run_together(self, round_id: str, handles: dict[int, Handle]) -> list[int]:
+        """Wait for calls that were started; return the positions of those whose outcome is unknown."""
+        self._progress.running = handles
+        await _wait_for_all(list(handles.values()))
+        ended = {position: _result_of(handle) for position, handle in handles.items()}
+        lost = [position for position, result in ended.items() if result is None]
+        unknown = [position for position, result in ended.items() if result is not None and _is_open(result)]
+        if lost:
+            # The barrier is about the ledger: no later stage while a call of this one is open there.
+            settled = await transact(RoundFinalizer.settle_lost_calls, SettleLost(round_id, lost))
+            unknown += settled.unknown
+        return sorted(unknown)
+
+    async def _wait_for_resolutions(
+        self, round_id: str, stage: int, calls: Sequence[PlannedCall], unknown: list[int]
+    ) -> None:
+        """Stay until operators have said what became of each call; call again what they want called again."""
+        places = {call.position: (index, call) for index, call in enumerate(calls)}
+        has_waited = False
+        while unknown:
+            woken = self._progress.woken
+            seen = await transact(UnknownsWatch.look_at_unknowns, LookAtUnknowns(round_id, unknown))
+            if seen.retries:
+                again = {
+                    retry.position: self._start(
+                        round_id, stage, *places[retry.position], suffix=retry_suffix(retry.number)
+                    )
+                    for retry in seen.retries
+                }
+                unknown = sorted([*seen.waiting, *await self._run_together(round_id, again)])
+                continue
+            unknown = seen.waiting
+            if not unknown:
+                break
+            if not has_waited:
+                has_waited = True
+                self._show_state(RoundState.WAITING_UNKNOWN.value, has_unknown=True)
+            names = ", ".join(f"`{places[position][1].tool}`" for position in unknown)
+            workflow.set_current_details(
+                f"Round `{round_id}` waits: nobody knows whether {names} ran."
+                " Resolve it with `sluicegate outcomes resolve`, or over the API."
+            )
+            await self._until_woken(woken)
+        if has_waited:
+            self._show_state(RoundState.RUNNING.value, has_unknown=False)
+
+    async def _until_woken(self, seen: int) -> None:
+        await workflow.wait_condition(lambda: self._progress.woken > seen)
+
+    def _start(self, round_id: str, stage: int, index: int, call: PlannedCall, suffix: str = "") -> Handle:
         kind = self._progress.stages[stage]
         place = f"stage {stage + 1}/{len(self._progress.stages)} {kind.dispatch_mode}"
-        timeout = timedelta(seconds=call.timeout_s)
         return workflow.start_activity_method(
             ToolCalls.call_tool,
             CallTool(round_id, call.position, stage),
             # The position, never the model's call id: two pending activities of one id would wedge the round.
-            activity_id=f"s{stage}.c{index}",
-            start_to_close_timeout=timeout + TOOL_SLACK,
-            heartbeat_timeout=timedelta(seconds=self._request.heartbeat_timeout_s),
-            retry_policy=TOOL_RETRY,
-            cancellation_type=TOOL_CANCELLATION,
+            activity_id=f"s{stage}.c{index}{suffix}",
             summary=f"{call.tool} · {call.server} · {place}",
+            **tool_options(call.timeout_s, self._request.heartbeat_timeout_s),
         )
 
-    async def _finalize(self, round_id: str) -> FinalizedRound:
-        request = FinalizeRound(round_id, self._progress.canceled)
-        try:
-            return await workflow.execute_local_activity_method(
-                RoundFinalizer.finalize_round, request, **LOCAL_TRANSACTION
+    def _show_state(self, state: str, *, has_unknown: bool) -> None:
+        if self._request.search_attributes:
+            # The SDK leaves the type of an update's value open.
+            workflow.upsert_search_attributes(  # pyright: ignore[reportUnknownMemberType]
+                [STATE_ATTRIBUTE.value_set(state), UNKNOWN_ATTRIBUTE.value_set(has_unknown)]
             )
-        except ActivityError:
-            workflow.logger.warning("Finalizing as a local activity failed; trying as a normal one.")
+
+    async def _finalize(self, round_id: str, *, canceled: bool) -> FinalizedRound:
+        request = FinalizeRound(round_id, canceled)
         try:
-            return await workflow.execute_activity_method(
-                RoundFinalizer.finalize_round, request, **PATIENT_TRANSACTION
-            )
+            return await transact(RoundFinalizer.finalize_round, request)
         except ActivityError:
             # A round never fails because its end could not be written; the reconciler writes it later.
-            state = RoundState.CANCELED if self._progress.canceled else RoundState.COMPLETED
-            return FinalizedRound(state.value, 0, 0, 0, 0, 0)
+            workflow.logger.warning("The end of round %s could not be written.", round_id)
+            return FinalizedRound(request.state.value, 0, 0, 0, 0, 0)
 
 
 async def _wait_for_all(handles: Sequence[Handle]) -> None:
@@ -184,11 +260,24 @@ async def _wait_for_all(handles: Sequence[Handle]) -> None:
         raise asyncio.CancelledError
 
 
+def _result_of(handle: Handle) -> CallToolResult | None:
+    """Return how a call ended; None where its activity failed without saying so."""
+    if handle.cancelled() or handle.exception() is not None:
+        return None
+    return handle.result()
+
+
+def _is_open(result: CallToolResult) -> bool:
+    return (
+        result.outcome == InvocationOutcome.UNKNOWN.value and result.status == InvocationStatus.FAILED.value
+    )
+
+
 def _details(
     plan: FrozenRound, stages: Sequence[Stage], ended: FinalizedRound | None, running: int | None = None
 ) -> str:
     """Write what an operator sees on the workflow's page, in Markdown; names only, never arguments."""
-    calls = {call.position: call for call in plan.calls}
+    calls: Mapping[int, PlannedCall] = {call.position: call for call in plan.calls}
     counted = f"{plan.call_count} calls, {plan.refused} refused, {plan.tool_count} tools frozen"
     lines = [f"Round `{plan.round_id}`: {counted}.", ""]
     for number, stage in enumerate(stages):

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -28,10 +29,10 @@ from workflows.messages import ConnectionSyncInput
 
 FOLDER = Path(__file__).parents[1] / "workflows" / "histories"
 
-Recorder = Callable[[Client, Database, World], Awaitable[WorkflowHandle[object, object]]]
+Recorder = Callable[[Client, Database, World], Awaitable[WorkflowHandle[Any, Any]]]
 
 
-async def mixed_round(client: Client, database: Database, world: World) -> WorkflowHandle[object, object]:
+async def mixed_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """Parallel-safe and serial stages, and a refused call."""
     async with round_worker(client, database, ScriptedRunner(echo), task_queue="mixed") as bench:
         names = ["files-read", "files-read", "files-write", "files-nothing", "files-read"]
@@ -40,7 +41,7 @@ async def mixed_round(client: Client, database: Database, world: World) -> Workf
     return handle
 
 
-async def canceled_round(client: Client, database: Database, world: World) -> WorkflowHandle[object, object]:
+async def canceled_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """A cancel while a stage runs."""
     started = asyncio.Event()
 
@@ -54,7 +55,7 @@ async def canceled_round(client: Client, database: Database, world: World) -> Wo
 
 async def _cancel_running(
     bench: RoundBench, world: World, started: asyncio.Event
-) -> WorkflowHandle[object, object]:
+) -> WorkflowHandle[Any, Any]:
     _, handle = await bench.start(world.key_id, [Call("files-read"), Call("files-write")])
     await started.wait()
     await handle.cancel()
@@ -65,7 +66,7 @@ async def _cancel_running(
     raise AssertionError("The round was not canceled.")
 
 
-async def connection_sync(client: Client, database: Database, world: World) -> WorkflowHandle[object, object]:
+async def connection_sync(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """A server that cannot be reached."""
     async with ClientPool(1024) as clients:
         worker = Worker(

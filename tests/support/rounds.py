@@ -15,12 +15,14 @@ from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
 from activities.runner import Runner
 from activities.tool_calls import ToolCalls
+from activities.waiting import UnknownsWatch
 from governance.tool_cache import ToolCache
 from models.database import Database
 from models.invocation import ToolInvocation, load_invocations
 from models.round import Round, RoundCall, load_events, load_round_calls
 from models.tool import SourceKind
 from tests.support.world import Call, add_round
+from workflows.call_retry import CallRetry
 from workflows.messages import RoundInput, RoundResult
 from workflows.provider_round import ProviderRound
 
@@ -40,14 +42,17 @@ async def round_worker(
     """Run a worker with the production activities, its tools behind `runner`."""
     tools = ToolCache()
     calls = ToolCalls(database, tools, {SourceKind.MCP: runner}, "test-worker")
+    finalizer = RoundFinalizer(database)
     worker = Worker(
         client,
         task_queue=task_queue,
-        workflows=[workflow],
+        workflows=[workflow, CallRetry],
         activities=[
             RoundFreezer(database, tools).freeze_round,
             calls.call_tool,
-            RoundFinalizer(database).finalize_round,
+            finalizer.finalize_round,
+            finalizer.settle_lost_calls,
+            UnknownsWatch(database).look_at_unknowns,
         ],
         workflow_runner=workflow_runner or UnsandboxedWorkflowRunner(),
         max_eager_activity_reservations_per_workflow_task=10,

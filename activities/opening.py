@@ -1,0 +1,288 @@
+"""The first transaction of a tool call: provision it, judge earlier sends, decide again, open a send."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from activities.ledger import (
+    MAX_SENDS,
+    CallOutcome,
+    CallPlace,
+    OpenCall,
+    Owner,
+    ResumePoint,
+    SettledCall,
+    SettledPlace,
+    as_settled,
+    canceled_outcome,
+    settle_as,
+    truthful,
+    unknown_outcome,
+)
+from governance.admission import call_error
+from governance.canonical import JSON
+from governance.codes import (
+    TERMINAL_ROUND_STATES,
+    Classification,
+    ErrorCode,
+    IdempotencyClass,
+    InvocationStatus,
+    RoundState,
+    SendOutcome,
+)
+from governance.decision import DecisionContext, Denied, GovernedTool, decide
+from governance.filters import RequestFilter
+from governance.snapshots import ToolSnapshot
+from governance.tool_cache import ToolCache
+from models.binding import ToolBinding
+from models.connection import Connection, target_of
+from models.database import WriteSession
+from models.invocation import (
+    CallRequest,
+    Settlement,
+    ToolInvocation,
+    lock_invocation,
+    provision,
+    take_over,
+)
+from models.key import ApiKey, load_key_rules
+from models.mcp_session import load_session
+from models.payload import load_payload
+from models.resolution import retry_key_of
+from models.round import NewEvent, Round, RoundCall, append_events
+from models.send import ToolSend, close_send, load_sends, open_send
+from models.tool import load_snapshots
+
+
+class NotThisCallError(Exception):
+    """Nothing in the database says that this call is to be made now, whoever started the activity."""
+
+    def __init__(self, place: CallPlace, reason: str) -> None:
+        """Name the place and why."""
+        super().__init__(
+            f"Call {place.position} of round {place.round_id!r} is not to be made as"
+            f" {place.activity_id!r}: {reason}."
+        )
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """The rows of one call while it is opened."""
+
+    place: CallPlace
+    row: RoundCall
+    binding: ToolBinding
+    key_id: str
+    round_state: RoundState
+    snapshot: ToolSnapshot
+
+    def settled_place(self, invocation: ToolInvocation) -> SettledPlace:
+        return SettledPlace(
+            invocation=invocation,
+            round_id=self.place.round_id,
+            position=self.place.position,
+            stage=self.place.stage,
+            tool_call_id=self.row.call_id,
+            tool=self.snapshot.exposed_name,
+            actor=self.key_id,
+        )
+
+
+def open_call(
+    session: WriteSession,
+    place: CallPlace,
+    owner: Owner,
+    tools: ToolCache,
+    heard: Mapping[str, JSON] | None = None,
+) -> OpenCall | SettledCall:
+    """Provision the invocation, check that the call may still be made, and open a send.
+
+    A call that is terminal, or that an earlier worker sent and whose answer cannot be fetched, comes back
+    settled; nothing is sent for it again. `heard` is the cursor that the last heartbeat carried:
+    {"send_id", "request_id", "last_event_id"}.
+
+    Raises:
+        NotThisCallError: the database does not want this call made.
+    """
+    opening = _load(session, place, tools)
+    _require_wanted(session, opening)
+    arguments = json.loads(_payload(session, opening.row.sent_arguments_digest))
+    request = CallRequest(place.round_id, opening.row.sent_arguments_digest or "")
+    provisioned = provision(session, opening.binding, request, place.idempotency_key, owner.lease_token)
+    invocation = provisioned.invocation
+    sends: Sequence[ToolSend] = ()
+    if provisioned.created:
+        _tell_started(session, opening, invocation)
+    elif take_over(session, invocation.id, owner.lease_token):
+        invocation = lock_invocation(session, invocation.id)
+        sends = load_sends(session, invocation.id)
+    else:
+        return as_settled(lock_invocation(session, invocation.id))
+    resume = _resume_point(sends, heard)
+    connection = session.get(Connection, opening.snapshot.connection) if opening.snapshot.connection else None
+    if resume is None:
+        verdict = _judge_earlier(sends, opening) or _judge_now(session, opening, connection)
+        if verdict is not None:
+            return _settle_here(session, opening, invocation, sends, verdict)
+    # The answer to a send that left already is fetched under that send: fetching is not sending.
+    send = sends[-1] if resume is not None else open_send(session, invocation, len(sends) + 1, owner.worker)
+    scope = _session_scope(connection, opening)
+    return OpenCall(
+        place=place,
+        owner=owner,
+        invocation_id=invocation.id,
+        send_id=send.id,
+        send_number=send.number,
+        key_id=opening.key_id,
+        binding_id=opening.binding.id,
+        tool_call_id=opening.row.call_id,
+        snapshot=opening.snapshot,
+        arguments=arguments,
+        target=None if connection is None else target_of(connection),
+        session_scope=scope,
+        session=None if connection is None else load_session(session, connection.id, scope),
+        resume=resume,
+    )
+
+
+def _load(session: Session, place: CallPlace, tools: ToolCache) -> _Opening:
+    found = session.execute(
+        select(RoundCall, ToolBinding, Round.key_id, Round.state)
+        .join(ToolBinding, ToolBinding.id == RoundCall.binding_id)
+        .join(Round, Round.id == RoundCall.round_id)
+        .where(RoundCall.round_id == place.round_id, RoundCall.position == place.position)
+        # Two activities that want the same call take turns from here.
+        .with_for_update(of=RoundCall)
+    ).one_or_none()
+    if found is None:
+        raise NotThisCallError(place, "the round has no such admitted call")
+    row, binding, key_id, state = found
+    digest = binding.snapshot_digest
+    snapshot = tools.get(digest, lambda: load_snapshots(session, {digest})[digest]).snapshot
+    return _Opening(place, row, binding, key_id, state, snapshot)
+
+
+def _require_wanted(session: Session, opening: _Opening) -> None:
+    """Refuse a call that was not asked for: another activity id, or a round that has ended.
+
+    A workflow that was reset, or started by hand, may ask for anything; only rows count. A retry is wanted
+    where an operator's resolution names its very key.
+    """
+    place, row = opening.place, opening.row
+    if row.invocation_id is None:
+        if opening.round_state in TERMINAL_ROUND_STATES:
+            raise NotThisCallError(place, "the round has ended")
+        return
+    current = session.get_one(ToolInvocation, row.invocation_id)
+    if place.idempotency_key not in (current.idempotency_key, retry_key_of(current)):
+        known = session.scalar(
+            select(ToolInvocation.id).where(
+                ToolInvocation.tool_binding_id == opening.binding.id,
+                ToolInvocation.idempotency_key == place.idempotency_key,
+            )
+        )
+        if known is None:
+            raise NotThisCallError(place, f"it was made as {current.idempotency_key!r}")
+
+
+def _payload(session: Session, name: str | None) -> bytes:
+    content = load_payload(session, name) if name else None
+    if content is None:
+        raise LookupError("An admitted call has no stored arguments.")
+    return content
+
+
+def _tell_started(session: WriteSession, opening: _Opening, invocation: ToolInvocation) -> None:
+    opening.row.stage = opening.place.stage
+    opening.row.invocation_id = invocation.id
+    session.flush()
+    data: dict[str, JSON] = {
+        "position": opening.place.position,
+        "tool_call_id": opening.row.call_id,
+        "tool": opening.snapshot.exposed_name,
+        "stage": opening.place.stage,
+        "invocation_id": invocation.id,
+    }
+    append_events(session, opening.place.round_id, [NewEvent("call_started", data)])
+
+
+def _resume_point(sends: Sequence[ToolSend], heard: Mapping[str, JSON] | None) -> ResumePoint | None:
+    """Return where the answer to the last send can be fetched, if it left and nothing is known of its end."""
+    last = sends[-1] if sends else None
+    if last is None or last.sent_at is None or last.outcome is not None:
+        return None
+    # The heartbeat may know a later event than the database, which is told less often.
+    cursor = heard if heard is not None and heard.get("send_id") == last.id else last.cursor
+    return None if cursor is None else ResumePoint(cursor["request_id"], cursor["last_event_id"])
+
+
+def _judge_earlier(sends: Sequence[ToolSend], opening: _Opening) -> CallOutcome | None:
+    """Say what the sends so far forbid: an unsafe call that may have run is never sent again."""
+    tool = opening.snapshot.exposed_name
+    doubtful = any(send.may_have_run for send in sends)
+    if doubtful and opening.snapshot.idempotency is IdempotencyClass.UNSAFE:
+        return unknown_outcome(tool, "worker_lost")
+    if len(sends) < MAX_SENDS:
+        return None
+    return unknown_outcome(tool, "repeats_used_up") if doubtful else _never_reached(tool)
+
+
+def _never_reached(tool: str) -> CallOutcome:
+    error = call_error(
+        ErrorCode.UPSTREAM_UNAVAILABLE,
+        {"tool": tool, "outcome": "not_sent"},
+        Classification.TRANSPORT,
+        retryable=True,
+    )
+    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
+
+
+def _judge_now(session: Session, opening: _Opening, connection: Connection | None) -> CallOutcome | None:
+    """Decide once more, over rows as they are now: what was taken away stops calls not yet sent."""
+    if opening.row.cancel_requested_at is not None:
+        return canceled_outcome(opening.snapshot.exposed_name, was_sent=False)
+    snapshot = opening.snapshot
+    key = session.get(ApiKey, opening.key_id)
+    if key is None:
+        code = ErrorCode.KEY_DISABLED
+    elif connection is None and snapshot.connection is not None:
+        code = ErrorCode.TOOL_NOT_FOUND
+    else:
+        name = None if connection is None else connection.name
+        context = DecisionContext(
+            key=load_key_rules(session, key),
+            connections={} if connection is None else {connection.name: connection.rules()},
+            request=RequestFilter(),
+        )
+        decision = decide(context, GovernedTool(snapshot.exposed_name, name, snapshot.upstream_name))
+        if not isinstance(decision, Denied):
+            return None
+        code = decision.code
+    details: dict[str, JSON] = {"tool": snapshot.exposed_name, "outcome": "not_sent"}
+    error = call_error(code, details, Classification.AUTHORIZATION)
+    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
+
+
+def _settle_here(
+    session: WriteSession,
+    opening: _Opening,
+    invocation: ToolInvocation,
+    sends: Sequence[ToolSend],
+    outcome: CallOutcome,
+) -> SettledCall:
+    """Settle a call that is not to be sent; a send that an earlier worker left open is closed."""
+    if sends and sends[-1].outcome is None:
+        left = sends[-1].sent_at is not None
+        close_send(session, sends[-1].id, SendOutcome.UNKNOWN if left else SendOutcome.NOT_SENT)
+    outcome = truthful(session, opening.snapshot, invocation.id, outcome)
+    return settle_as(session, opening.settled_place(invocation), outcome)
+
+
+def _session_scope(connection: Connection | None, opening: _Opening) -> str:
+    """Name what shares a session: always within one key, unless each binding has its own."""
+    if connection is not None and connection.session_scope.value == "binding":
+        return f"binding:{opening.binding.id}"
+    return f"key:{opening.key_id}"

@@ -1,0 +1,132 @@
+"""Physical sends: when the first byte of a call could leave, by whose hand, and what came back.
+
+Whoever changes a send holds its invocation's row first, so that on PostgreSQL a send is never marked while
+another worker takes the call over or settles it as not sent.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, String, UniqueConstraint, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from governance.canonical import JSON
+from governance.codes import InvocationStatus, SendOutcome
+from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
+from models.database import WriteSession
+from models.invocation import ToolInvocation
+
+
+class ToolSend(Base):
+    """One physical send of an invocation: when its first byte could leave, and what came back."""
+
+    __tablename__ = "tool_sends"
+    __table_args__ = (UniqueConstraint("invocation_id", "number"),)
+
+    id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
+    invocation_id: Mapped[str] = mapped_column(
+        PublicId, ForeignKey("tool_invocations.id", ondelete="CASCADE")
+    )
+    number: Mapped[int]
+    worker: Mapped[str] = mapped_column(String(255))
+    lease_token: Mapped[str] = mapped_column(String(36))
+    session_digest: Mapped[str | None] = mapped_column(Digest)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    sent_at: Mapped[datetime | None]
+    """Committed before the first byte leaves: null proves that nothing was sent."""
+    answered_at: Mapped[datetime | None]
+    outcome: Mapped[SendOutcome | None] = mapped_column(EnumByValue(SendOutcome))
+    cursor: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """Where to resume the answer: {"request_id", "last_event_id"}."""
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether bytes left and no answer or refusal says what became of them."""
+        return self.sent_at is not None and self.outcome in (None, SendOutcome.UNKNOWN)
+
+
+def load_sends(session: Session, invocation_id: str) -> tuple[ToolSend, ...]:
+    """Return the sends of an invocation, oldest first, as they are in the database now."""
+    return tuple(
+        session.scalars(
+            select(ToolSend)
+            .where(ToolSend.invocation_id == invocation_id)
+            .order_by(ToolSend.number)
+            .execution_options(populate_existing=True)
+        )
+    )
+
+
+def load_doubtful(session: Session, invocation_ids: Iterable[str]) -> frozenset[str]:
+    """Return which of the invocations have a send that may have run."""
+    found = session.scalars(
+        select(ToolSend.invocation_id)
+        .where(ToolSend.invocation_id.in_(list(invocation_ids)), ToolSend.sent_at.is_not(None))
+        .where(ToolSend.outcome.is_(None) | (ToolSend.outcome == SendOutcome.UNKNOWN))
+    )
+    return frozenset(found)
+
+
+def open_send(session: WriteSession, invocation: ToolInvocation, number: int, worker: str) -> ToolSend:
+    """Record that a send is about to be tried; nothing has left yet."""
+    if invocation.lease_token is None:
+        raise ValueError("A send needs the lease of its invocation.")
+    send = ToolSend(
+        id=new_id(),
+        invocation_id=invocation.id,
+        number=number,
+        worker=worker,
+        lease_token=invocation.lease_token,
+    )
+    session.add(send)
+    session.flush()
+    return send
+
+
+def mark_sent(session: WriteSession, send_id: str, lease_token: str, session_digest: str | None) -> bool:
+    """Record that the first byte is about to leave; False when the sender no longer may.
+
+    It may not when the invocation is terminal, when another worker has taken it over, or when this very send
+    was marked before: one row is one send.
+    """
+    # The lock is what makes the answer hold until the commit: on PostgreSQL a mere look at the lease could
+    # pass while another transaction changes it.
+    owned = session.scalar(
+        select(ToolInvocation.id)
+        .join(ToolSend, ToolSend.invocation_id == ToolInvocation.id)
+        .where(ToolSend.id == send_id, ToolSend.lease_token == lease_token)
+        .where(ToolInvocation.lease_token == lease_token)
+        .where(ToolInvocation.status == InvocationStatus.RUNNING)
+        .with_for_update(of=ToolInvocation)
+    )
+    if owned is None:
+        return False
+    changed = session.scalar(
+        update(ToolSend)
+        .where(ToolSend.id == send_id, ToolSend.sent_at.is_(None))
+        .values(sent_at=utc_now(), session_digest=session_digest)
+        .returning(ToolSend.id)
+        .execution_options(synchronize_session=False)
+    )
+    return changed is not None
+
+
+def save_cursor(session: WriteSession, send_id: str, cursor: Mapping[str, JSON]) -> None:
+    """Keep where the answer of a running send can be resumed."""
+    session.execute(
+        update(ToolSend)
+        .where(ToolSend.id == send_id)
+        .values(cursor=dict(cursor))
+        .execution_options(synchronize_session=False)
+    )
+
+
+def close_send(session: WriteSession, send_id: str, outcome: SendOutcome) -> None:
+    """Record what is known of a send at its end."""
+    answered = outcome in (SendOutcome.ANSWERED, SendOutcome.REFUSED)
+    session.execute(
+        update(ToolSend)
+        .where(ToolSend.id == send_id)
+        .values(outcome=outcome, answered_at=utc_now() if answered else None)
+        .execution_options(synchronize_session=False)
+    )
