@@ -74,7 +74,7 @@ def places(part: JSON) -> list[JSON]:
         properties(a={"anyOf": [part, {"type": "null"}]}),
         properties(a={"oneOf": [part, {"type": "string", "minLength": 1}]}),
         properties(a={"oneOf": [part, {"type": "null"}], "allOf": [{}]}),
-        {"additionalProperties": part},
+        {"additionalProperties": part, "properties": {"b": True, "c": False}},
         {"patternProperties": {"^a": part}},
         {"propertyNames": part},
         {"allOf": [properties(a={"$ref": "#/$defs/p"})], "$defs": {"p": part}},
