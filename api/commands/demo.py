@@ -116,7 +116,8 @@ class Demo:
             found = server.get(f"/v1/rounds/{round_id}")
             runs = self._runs() - before
             heading("What came of it")
-            show_round(self._cli("rounds", "show", round_id))
+            shown = self._cli("rounds", "show", round_id)
+            show_round(shown)
             heading("The same round again, under the same Idempotency-Key")
             again = self._send(server, {"tool_calls": self._calls, "wait": 30})
             runs_after = self._runs() - before
@@ -129,18 +130,14 @@ class Demo:
         if self._calls == read_json_file(BUILT_IN_CALLS)["tool_calls"]:
             self.claims += claims_of_built_in(found, runs)
         self.claims += claims_of_repeat(found, again, runs, runs_after)
-        self._show_links(round_id)
+        heading("Look further (KEEP=1 make demo stays up for it)")
+        note(f"API docs                       {self.docs_url}")
+        note(f"this round in the Temporal UI  {shown['engine_url']}")
+        note(f"this round over HTTP           {self.url}/v1/rounds/{round_id}")
 
     def _send(self, server: Server, body: dict[str, Any]) -> Any:
         headers = {"idempotency-key": "demo-turn-1"}
         return server.send("POST", "/v1/rounds", body=body, headers=headers).json()
-
-    def _show_links(self, round_id: str) -> None:
-        heading("Look further")
-        shown = self._cli("rounds", "show", round_id)
-        note(f"API docs                     {self.docs_url}")
-        note(f"this round in the Temporal UI {shown['engine_url']}")
-        note(f"this round over HTTP         {self.url}/v1/rounds/{round_id}")
 
     def _runs(self) -> Counter[str]:
         """Read how often each tool ran, under its exposed name, from the servers themselves."""

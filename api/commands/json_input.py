@@ -34,4 +34,4 @@ def parse(text: str, where: str) -> Any:
     except JSONProblem as exc:
         before = text[: exc.position]
         line, column = before.count("\n") + 1, exc.position - before.rfind("\n")
-        raise UsageFailed(f"{where} is not valid JSON: {exc.problem} at line {line} column {column}") from exc
+        raise UsageFailed(f"{where}: not valid JSON, {exc.problem} at line {line} column {column}") from exc

@@ -15,7 +15,7 @@ from api.commands.failures import CommandFailed, UsageFailed
 from api.commands.json_input import read_json_file
 from api.commands.narrowing import Narrowing
 from api.commands.option_groups import with_groups
-from api.commands.output import print_facts, print_json, print_line, print_note, print_table, when
+from api.commands.output import clean, print_facts, print_json, print_line, print_note, print_table, when
 from api.commands.server import Admin, Anyone, Caller, Server
 from api.commands.timeline import print_timeline
 from governance.canonical import JSON, is_array, is_object
@@ -24,6 +24,9 @@ ROUNDS = "/v1/rounds"
 
 ENDS = frozenset({"round_completed", "round_canceled", "round_failed", "round_abandoned"})
 """Kinds of events after which none follows."""
+
+NOT_IN_LINE = frozenset({"number", "kind", "at", "position", "invocation_id"})
+"""Members of an event that its line shows elsewhere, or that only programs need."""
 
 MAX_RECONNECTS = 20
 """Streams that end without news, one after another, before following is given up."""
@@ -187,9 +190,11 @@ def _stream(server: Server, round_id: str, after: int) -> Iterator[ServerSentEve
 def event_line(event: dict[str, Any]) -> str:
     """Write an event as a line for people."""
     number, kind, at = event["number"], event["kind"], event["at"]
-    told = {name: value for name, value in event.items() if name not in {"number", "kind", "at"}}
-    facts = "  ".join(f"{name}={value}" for name, value in told.items() if value is not None)
-    return f"{at[11:23]}  {number:>3}  {kind:<16}  {facts}"
+    told = {name: value for name, value in event.items() if name not in NOT_IN_LINE and value is not None}
+    if "stage" in told:
+        told["stage"] += 1
+    facts = "  ".join(f"{name}={value}" for name, value in told.items())
+    return clean(f"{at[11:23]}  {number:>3}  {kind:<15}  {facts}")
 
 
 def show_round(found: dict[str, Any]) -> None:
@@ -204,6 +209,7 @@ def show_round(found: dict[str, Any]) -> None:
         ]
     )
     print_timeline(found["results"])
+    print_line("")
     print_table(
         ("call", "tool", "stage", "status", "outcome", "reason"),
         [
@@ -222,6 +228,7 @@ def show_round(found: dict[str, Any]) -> None:
     if found["messages"] is None:
         print_note("It has not ended; its tool messages come then.")
         return
+    print_line("")
     print_table(
         ("message for", "content"),
         [(message["tool_call_id"], message["content"]) for message in found["messages"]],

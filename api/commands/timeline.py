@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from api.commands.output import print_table
+from api.commands.output import print_line, print_table
 
 BAR_WIDTH = 48
 """Characters from the start of the first call to the end of the last one."""
@@ -71,6 +71,7 @@ def print_timeline(results: Sequence[dict[str, Any]]) -> None:
         )
         for span in spans
     ]
+    print_line("")
     print_table(("stage", "call", "tool", "time →", "from s", "to s"), rows, empty="")
 
 
