@@ -104,7 +104,7 @@ async def _problem_of_parameters(request: Request, error: RequestValidationError
     for fault in faults:
         if fault["type"] == UNKNOWN_ID:
             parameter = str(fault["loc"][-1])
-            return not_found(parameter.removesuffix("_id"), request.path_params[parameter][:200])
+            return not_found(parameter.removesuffix("_id"), str(fault["input"])[:200])
     problems = [
         {"path": ".".join(str(part) for part in fault["loc"]), "problem": fault["msg"]} for fault in faults
     ]

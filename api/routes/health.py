@@ -4,14 +4,16 @@ from typing import Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import inspect, text
 
 from api.deps import APIDeps, Deps
 from api.documented import refusals
 from api.errors import APIProblem
 from governance.codes import ErrorCode
 from models.database import DatabaseError, ReadSession
+
+REVISIONS = "alembic_version"
+"""The table in which the migrations keep their place."""
 
 router = APIRouter(tags=["health"])
 
@@ -56,12 +58,13 @@ async def _database_state(deps: APIDeps) -> str:
         revision = await deps.database.read(_revision)
     except DatabaseError:
         return "unreachable"
-    except SQLAlchemyError:
-        # Not migrated at all: the table of revisions is not there.
+    if revision is None:
         return "schema_missing"
     return "current" if revision == deps.schema_head else "schema_outdated"
 
 
 def _revision(session: ReadSession) -> str | None:
-    revision: str | None = session.scalar(text("SELECT version_num FROM alembic_version"))
+    if not inspect(session.connection()).has_table(REVISIONS):
+        return None
+    revision: str | None = session.scalar(text(f"SELECT version_num FROM {REVISIONS}"))  # noqa: S608
     return revision

@@ -1,12 +1,15 @@
 """Apps for tests of the API."""
 
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
 from tests.api.bench import APIBench, api_bench, make_settings
+from worker import WorkerParts, running_worker
 
 
 @pytest.fixture
@@ -24,3 +27,23 @@ async def engine_api(
     settings = make_settings(tmp_path, database_url, task_queue=task_queue)
     async with api_bench(settings, temporal_client) as bench:
         yield bench
+
+
+@pytest.fixture(scope="session")
+def mcp_url() -> Iterator[str]:
+    """The address of a real MCP server process; `/counters` beside it tells what it received."""
+    command = [sys.executable, "-m", "tests.support.mcp_servers.sdk_server", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}/mcp"
+        server.kill()
+
+
+@pytest.fixture
+async def live_api(engine_api: APIBench) -> AsyncIterator[APIBench]:
+    """An app with the real workflow engine and the real worker."""
+    parts = WorkerParts(
+        engine_api.deps.settings, engine_api.database, engine_api.deps.vault, engine_api.temporal
+    )
+    async with running_worker(parts):
+        yield engine_api
