@@ -1,8 +1,8 @@
 """An MCP server on the official Python SDK, as a process: ``python -m tests.support.mcp_servers.sdk_server``.
 
 Prints its port on the first line. Beside ``/mcp`` it serves ``/counters``: how often each HTTP method,
-JSON-RPC method and tool was received, as JSON, counted before the SDK sees the request; ``/cancelled`` answers when the
-next call of ``slow`` has been cancelled.
+JSON-RPC method and tool was received, as JSON, counted before the SDK sees the request; and ``/cancelled``,
+which answers once a call of ``slow`` was cancelled since it was last asked.
 """
 
 import argparse
@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--stateless", action="store_true")
     parser.add_argument("--events", action="store_true")
+    parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     counters: Counter[str] = Counter()
 
@@ -234,7 +235,7 @@ def main() -> None:
     )
     # With the protocol named, asyncio turns Nagle's algorithm off; without, each answer takes 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
+    listener.bind(("127.0.0.1", options.port))
     listener.listen(256)
     print(listener.getsockname()[1], flush=True)  # noqa: T201 - the parent reads the port
     config = uvicorn.Config(Counting(app, counters), log_level="warning", lifespan="on")

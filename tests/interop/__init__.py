@@ -1,0 +1,1 @@
+"""The transport against real servers of other makers, each as a process."""
