@@ -18,8 +18,8 @@ class Settings(BaseSettings):
     """Where the embedded database, the embedded Temporal server's file and the vault key live."""
     database_url: str | None = None
     """`sqlite:///file` or `postgresql://…`; without it, an SQLite file in `data_dir`."""
-    database_pool_size: int = Field(10, ge=1, le=100)
-    database_busy_timeout_ms: int = Field(5_000, ge=0)
+    database_pool_size: int = Field(default=10, ge=1, le=100)
+    database_busy_timeout_ms: int = Field(default=5_000, ge=0)
 
     temporal_address: str = "127.0.0.1:7233"
     temporal_namespace: str = "default"
@@ -28,34 +28,34 @@ class Settings(BaseSettings):
     task_queue: str = "sluicegate"
 
     host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65535)
+    port: int = Field(default=8080, ge=0, le=65535)
     admin_token: SecretStr | None = None
     """The control plane's token, with the prefix `sga_`; without it, one is made and kept in `data_dir`."""
     vault_key: SecretStr | None = None
     """32 bytes in URL-safe base64; without it, one is made and kept in `data_dir`."""
-    key_prefix: str = Field("sgk_", pattern=r"^[a-z]{2,8}[_-]$")
+    key_prefix: str = Field(default="sgk_", pattern=r"^[a-z]{2,8}[_-]$")
     """What every data-plane secret begins with."""
 
-    body_max_bytes: int = Field(8 * MIB, ge=1024)
+    body_max_bytes: int = Field(default=8 * MIB, ge=1024)
     """A longer request body is refused with 413."""
-    result_inline_max_bytes: int = Field(1 * MIB, ge=1024)
+    result_inline_max_bytes: int = Field(default=1 * MIB, ge=1024)
     """A longer tool message is cut, with a marker and a link to the whole result."""
-    result_hard_max_bytes: int = Field(32 * MIB, ge=1024)
+    result_hard_max_bytes: int = Field(default=32 * MIB, ge=1024)
     """A longer result is not stored: the call fails as result_too_large."""
-    round_wait_max_s: float = Field(300.0, gt=0)
+    round_wait_max_s: float = Field(default=300.0, gt=0)
     """How long a request may wait for its round before it is answered 202."""
 
-    heartbeat_timeout_s: float = Field(8.0, gt=0)
+    heartbeat_timeout_s: float = Field(default=8.0, gt=0)
     """A worker silent for this long is taken for dead."""
-    heartbeat_throttle_s: float = Field(0.3, gt=0)
+    heartbeat_throttle_s: float = Field(default=0.3, gt=0)
     """How often at most a worker sends heartbeats on; a cancel arrives with an answer to one."""
-    task_timeout_s: float = Field(4.0, ge=1.0)
+    task_timeout_s: float = Field(default=4.0, ge=1.0)
     """How long a workflow task may take before another worker gets it."""
-    sticky_timeout_s: float = Field(1.5, gt=0)
+    sticky_timeout_s: float = Field(default=1.5, gt=0)
     """How long a workflow task waits for the worker that has it cached."""
-    drain_s: float = Field(20.0, ge=0)
+    drain_s: float = Field(default=20.0, ge=0)
     """How long a stopping process lets running calls finish."""
-    max_concurrent_calls: int = Field(100, ge=1)
+    max_concurrent_calls: int = Field(default=100, ge=1)
     """Tool calls that one worker runs at once."""
 
     def resolved_database_url(self) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from governance.schemas import SchemaProblem, compile_schema
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -11,6 +10,7 @@ from activities.client_pool import ClientPool
 from activities.mcp_http.client import MCPClient
 from activities.mcp_http.errors import MCPError, Outcome
 from activities.mcp_http.types import ListedTool, ToolListing
+from governance.schemas import SchemaProblem, compile_schema
 from models.base import utc_now
 from models.connection import Connection, ConnectionHealth, ConnectionTarget, target_of
 from models.database import Database, ReadSession, WriteSession

@@ -30,7 +30,8 @@ class System:
     async def upstream_counts(self) -> dict[str, int]:
         """Return what the MCP server has counted since its start."""
         async with httpx.AsyncClient(trust_env=False) as client:
-            return (await client.get(f"{self.upstream_url}/counters")).json()
+            counts: dict[str, int] = (await client.get(f"{self.upstream_url}/counters")).json()
+        return counts
 
     async def execute(self, tool: str, arguments: dict[str, Any]) -> httpx.Response:
         """Run one governed call and return the answer, which must be a success."""
@@ -50,7 +51,8 @@ class System:
         }
         answer = await self.http.post("/v1/rounds", json=body)
         answer.raise_for_status()
-        return answer.json()
+        result: dict[str, Any] = answer.json()
+        return result
 
 
 @asynccontextmanager
