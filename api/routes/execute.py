@@ -36,7 +36,7 @@ router = APIRouter(tags=["data plane"])
 
 
 @dataclass(frozen=True)
-class _Admitted:
+class AdmittedCall:
     """A call that may be made, or the answer to a repeat; `wait_s` covers the tool's own limit."""
 
     key_id: str
@@ -88,7 +88,7 @@ async def execute_tool(
     """
     body = await caller.body(ToolCallBody)
     asked = asked_round(caller, [asked_call(body)], idempotency_key)
-    admitted = await caller.read(_admit, caller, asked)
+    admitted = await caller.read(admit_call, caller, asked)
     answer = await (
         run_round(caller.deps, admitted.key_id, asked, admitted.wait_s)
         if admitted.repeat is None
@@ -97,13 +97,17 @@ async def execute_tool(
     return accepted_response(answer) if isinstance(answer, Accepted) else _answer(answer)
 
 
-def _admit(session: ReadSession, key: ApiKey, caller: DataCaller, asked: AskedRound) -> _Admitted:
-    """Answer a repeat from what is stored, else judge the call; a refusal starts nothing."""
+def admit_call(session: ReadSession, key: ApiKey, caller: DataCaller, asked: AskedRound) -> AdmittedCall:
+    """Answer a repeat from what is stored, else judge the call; a refusal starts nothing.
+
+    Raises:
+        APIProblem: the key, the name or the arguments do not allow the call, or its key was used otherwise.
+    """
     deps = caller.deps
     longest = deps.settings.round_wait_max_s
     repeat = find_repeat(session, key, asked, deps.settings.result_inline_max_bytes)
     if repeat is not None:
-        return _Admitted(key.id, longest, repeat)
+        return AdmittedCall(key.id, longest, repeat)
     call = asked.calls[0]
     world = load_world(session, key, caller.request_filter)
     found = judge_name(world.context, world.governed, call.name)
@@ -113,7 +117,7 @@ def _admit(session: ReadSession, key: ApiKey, caller: DataCaller, asked: AskedRo
     verdict = judge_arguments(call.name, call.arguments, lambda: tool.schema)
     if isinstance(verdict, Refused):
         raise _refusal(verdict, call.name)
-    return _Admitted(key.id, min(tool.snapshot.timeout_s + WAIT_SLACK_S, longest), None)
+    return AdmittedCall(key.id, min(tool.snapshot.timeout_s + WAIT_SLACK_S, longest), None)
 
 
 def _known_tool(session: ReadSession, deps: APIDeps, digest: str) -> KnownTool:

@@ -123,7 +123,7 @@ async def cancel_round(caller: Caller, round_id: PublicId) -> Response:
     Running calls are told to stop, later ones never start. What was sent already may have run.
     """
     row = await caller.read(_load_row, round_id)
-    state = row.state if row.state in TERMINAL_ROUND_STATES else await _cancel(caller, row)
+    state = row.state if row.state in TERMINAL_ROUND_STATES else await cancel_running(caller, row)
     status = 200 if state in TERMINAL_ROUND_STATES else 202
     return accepted_response(Accepted(round_id, state), status)
 
@@ -176,7 +176,12 @@ def _load_row(session: ReadSession, key: ApiKey, round_id: str) -> Round:
     return owned_round(session, key, round_id)
 
 
-async def _cancel(caller: DataCaller, row: Round) -> RoundState:
+async def cancel_running(caller: DataCaller, row: Round) -> RoundState:
+    """Tell the workflow of a round to stop, and write down that it was told.
+
+    Raises:
+        APIProblem: cancel_unavailable where the engine cannot be reached.
+    """
     fact = AuditFact(
         AuditKind.ROUND_CANCEL_REQUESTED, actor=row.key_id, request_id=caller.request_id, round_id=row.id
     )
