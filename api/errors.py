@@ -40,6 +40,15 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
     ErrorCode.SESSION_NOT_FOUND: (502,),
     ErrorCode.OUTCOME_UNKNOWN: (502,),
     ErrorCode.RESULT_TOO_LARGE: (502,),
+    ErrorCode.MODEL_NOT_FOUND: (404,),
+    ErrorCode.PROMPT_TOO_LARGE: (400,),
+    ErrorCode.PROVIDER_RATE_LIMITED: (429,),
+    ErrorCode.PROVIDER_CREDITS_EXHAUSTED: (502,),
+    ErrorCode.PROVIDER_AUTH_EXPIRED: (502,),
+    ErrorCode.PROVIDER_OVERLOADED: (503,),
+    ErrorCode.PROVIDER_UNREACHABLE: (502, 504),
+    ErrorCode.PROVIDER_REJECTED: (400, 502),
+    ErrorCode.INVALID_PROVIDER_RESPONSE: (502,),
     ErrorCode.NOT_SENT: (503,),
     ErrorCode.CANCELED: (409,),
     ErrorCode.CANCEL_UNAVAILABLE: (503,),
@@ -56,6 +65,10 @@ RETRYABLE = frozenset(
         ErrorCode.CANCEL_UNAVAILABLE,
         ErrorCode.DATABASE_BUSY,
         ErrorCode.ENGINE_UNAVAILABLE,
+        ErrorCode.PROVIDER_RATE_LIMITED,
+        ErrorCode.PROVIDER_OVERLOADED,
+        ErrorCode.PROVIDER_UNREACHABLE,
+        ErrorCode.INVALID_PROVIDER_RESPONSE,
     }
 )
 """Codes of refusals after which the same request may succeed; a call's own failure says so itself."""

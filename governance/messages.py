@@ -125,6 +125,42 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "The result of {tool} is larger than {limit_bytes} bytes and was not kept; the tool did run.",
         "工具 {tool} 的结果超过 {limit_bytes} 字节，未予保存；工具已执行。",
     ),
+    ErrorCode.MODEL_NOT_FOUND: (
+        "There is no model {model}; GET /v1/models lists those there are.",
+        "不存在模型 {model}；可通过 GET /v1/models 查看可用模型。",
+    ),
+    ErrorCode.PROMPT_TOO_LARGE: (
+        "The request is too long for model {model}: {provider_message}",
+        "请求内容超出模型 {model} 的长度上限：{provider_message}",
+    ),
+    ErrorCode.PROVIDER_RATE_LIMITED: (
+        "The provider of model {model} takes no more requests at the moment. Try again later.",
+        "模型 {model} 的供应方暂时限流，请稍后重试。",
+    ),
+    ErrorCode.PROVIDER_CREDITS_EXHAUSTED: (
+        "The account at the provider of model {model} is used up; an operator must fill it.",
+        "模型 {model} 的供应方账户额度已用尽，需由管理员充值。",
+    ),
+    ErrorCode.PROVIDER_AUTH_EXPIRED: (
+        "The provider of model {model} does not accept our credential; an operator must renew it.",
+        "模型 {model} 的供应方拒绝了平台凭据，需由管理员更新。",
+    ),
+    ErrorCode.PROVIDER_OVERLOADED: (
+        "The provider of model {model} failed. Try again later.",
+        "模型 {model} 的供应方出现故障，请稍后重试。",
+    ),
+    ErrorCode.PROVIDER_UNREACHABLE: (
+        "The provider of model {model} gave no answer ({reason}).",
+        "模型 {model} 的供应方没有应答（{reason}）。",
+    ),
+    ErrorCode.PROVIDER_REJECTED: (
+        "The provider of model {model} refused the request: {provider_message}",
+        "模型 {model} 的供应方拒绝了请求：{provider_message}",
+    ),
+    ErrorCode.INVALID_PROVIDER_RESPONSE: (
+        "The provider of model {model} gave an answer that cannot be used ({reason}).",
+        "模型 {model} 的供应方返回了无法使用的应答（{reason}）。",
+    ),
     ErrorCode.NOT_SENT: (
         "The call of {tool} was not sent before its round ended.",
         "轮次结束前未发送对工具 {tool} 的调用。",

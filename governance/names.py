@@ -84,8 +84,8 @@ def nearest_name(wanted: str, visible: Iterable[str]) -> str | None:
     A name that differs only in case, separators or an `mcp` prefix (`conn_tool`, `mcp__conn__tool`) wins over
     one that is merely similar; ties go to the first in alphabetical order.
     """
-    target = _folded(wanted[:_LONGEST_COMPARED])
-    folded = [(_folded(name), name) for name in sorted(visible)]
+    target = folded_name(wanted[:_LONGEST_COMPARED])
+    folded = [(folded_name(name), name) for name in sorted(visible)]
     for form, name in folded:
         if form == target:
             return name
@@ -100,7 +100,8 @@ def nearest_name(wanted: str, visible: Iterable[str]) -> str | None:
     return best
 
 
-def _folded(name: str) -> str:
+def folded_name(name: str) -> str:
+    """Return the form that a name shares with those that differ in case, separators or an `mcp` prefix."""
     folded = _SEPARATORS.sub("_", name.casefold()).strip("_")
     return folded.removeprefix("mcp_")
 
