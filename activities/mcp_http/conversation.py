@@ -37,6 +37,12 @@ FIRST_RETRY_S: Final = 1.0
 MIN_RETRY_S: Final = 0.1
 """Shortest wait from the second resumption on, whatever the server asks for."""
 
+LONGEST_IDLE_S: Final = 60.0
+"""The patience with silent resumed streams doubles up to this."""
+
+_BUSY: Final = frozenset({409, 429, 500, 502, 503, 504})
+"""Answers to a resuming GET after which trying again makes sense."""
+
 LINGER_S: Final = 0.02
 """How long the end of an answered stream is awaited, so that its connection can be used again."""
 
@@ -93,6 +99,8 @@ class Conversation:
         self._retry_s: float | None = None
         self._fruitless = 0
         self._resumes = 0
+        self._idle_s = line.endpoint.timeouts.idle_s
+        self._idle: asyncio.Timeout | None = None
 
     async def ask(self, body: bytes, extra: RawHeaders | None = None) -> dict[str, JSON]:
         """POST the request and return its result object.
@@ -180,6 +188,8 @@ class Conversation:
     async def _take_event(self, event: Event) -> dict[str, JSON] | None:
         if self._resumable:
             await self._note_cursor(event)
+        if self._idle is not None and not self._idle.expired():
+            self._idle.reschedule(asyncio.get_running_loop().time() + self._idle_s)
         # An answer under another event name is taken too: ids decide, and dropping it would hang the call.
         if not event.data:
             return None
@@ -233,7 +243,9 @@ class Conversation:
                 return result
             if self._last_event_id is None:
                 break
-            self._fruitless = self._fruitless + 1 if self._last_event_id == seen else 0
+            idle = self._idle is not None and self._idle.expired()
+            if not idle:
+                self._fruitless = self._fruitless + 1 if self._last_event_id == seen else 0
             self._resumes += 1
         raise self._lost("stream_lost", "The MCP server's event stream could not be resumed to the answer.")
 
@@ -246,16 +258,30 @@ class Conversation:
     async def _resume_once(self) -> dict[str, JSON] | None:
         target = self._target
         headers = get_headers(self._endpoint, target.version, target.session_id, self._last_event_id)
+        self._idle = None
         try:
             async with self._line.bare("GET", target, headers) as response:
                 if response.status_code == 200 and content_type(response) == EVENT_STREAM_TYPE:
-                    return await self._read_stream(response)
+                    return await self._read_while_alive(response)
                 error = await self._line.refuse(response, had_session=False)
+                if response.status_code in _BUSY:
+                    return None
                 raise self._not_resumable(error, response.status_code)
         except TransportError as exc:
             if exc.code == "resume_refused" or exc.http_status is not None:
                 raise
             return None  # The connection failed; the next attempt may not.
+
+    async def _read_while_alive(self, response: httpx.Response) -> dict[str, JSON] | None:
+        self._idle = asyncio.timeout(self._idle_s)
+        try:
+            async with self._idle:
+                return await self._read_stream(response)
+        except TimeoutError:
+            if not self._idle.expired():
+                raise
+            self._idle_s = min(2 * self._idle_s, LONGEST_IDLE_S)
+            return None
 
     def _not_resumable(self, error: MCPError, status: int) -> TransportError:
         """Return what a refused GET means: the call ran or runs, its answer cannot be fetched.

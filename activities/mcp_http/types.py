@@ -33,6 +33,10 @@ class Timeouts:
     silence_s: float = 60.0
     """No byte at all for this long means a dead stream; servers send keep-alives about every 15 s."""
 
+    idle_s: float = 5.0
+    """A resumed stream without events for this long is opened again, twice as patiently each time: some
+    servers replay what was stored and then deliver nothing live."""
+
     soft_s: float | None = None
     """A call without answer or progress for this long times out; each progress starts it again."""
 

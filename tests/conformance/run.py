@@ -1,9 +1,9 @@
 """Run the official suite on the production transport: ``python -m tests.conformance.run [SCENARIO ...]``.
 
 Installs the pinned suite below this folder on first use and runs the scored client scenarios of its frozen
-requirement sets, two at a time: all at once, as the suite itself would, clients are starved on a small machine
-and time out. Fails when a scenario fails that ``expected-failures.yml`` does not name for its revision, and
-when one it names passes.
+requirement sets, two at a time: all at once, as the suite itself would, clients are starved on a small
+machine and time out. Fails when a scenario fails that ``expected-failures.yml`` does not name for its
+revision, and when one it names passes.
 """
 
 import re

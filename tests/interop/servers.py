@@ -203,12 +203,11 @@ def _on_port(script: Path, port: int) -> Path:
 
 
 def _bridges(modules: Path, scratch: Path) -> list[Server]:
-    python = python_with("bridge", "mcp-proxy==0.13.0", "mcp-server-time==2026.10.19")
-    proxy = str(Path(python).with_name("mcp-proxy"))
+    proxy = str(Path(python_with("bridge", "mcp-proxy==0.13.0")).with_name("mcp-proxy"))
     packages = modules / "@modelcontextprotocol"
     filesystem = [node_binary(), str(packages / "server-filesystem" / "dist" / "index.js"), str(scratch)]
     memory = [node_binary(), str(packages / "server-memory" / "dist" / "index.js")]
-    clock = [str(Path(python).with_name("mcp-server-time"))]
+    clock = [str(Path(python_with("time", "mcp-server-time==2026.10.19")).with_name("mcp-server-time"))]
 
     def behind(port: int, server: list[str], *options: str) -> list[str]:
         return [proxy, *options, "--host", "127.0.0.1", "--port", str(port), "--", *server]

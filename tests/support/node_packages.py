@@ -16,7 +16,8 @@ def node_binary() -> str:
 def install(folder: Path, packages: Sequence[str]) -> Path:
     """Install exact package versions below `folder` unless they are there; return its ``node_modules``.
 
-    Nothing is written that would have to be committed: no manifest, no lock file. Scripts of packages do not run.
+    Nothing is written that would have to be committed: no manifest, no lock file. Scripts of packages do not
+    run.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
