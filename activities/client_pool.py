@@ -24,7 +24,7 @@ class ClientPool:
     def __init__(self, result_max_bytes: int) -> None:
         """Let servers send results of up to `result_max_bytes`."""
         self._ssl = ssl.create_default_context()
-        self._clients: OrderedDict[tuple[str, int], httpx.AsyncClient] = OrderedDict()
+        self._clients: OrderedDict[tuple[str, int, str], httpx.AsyncClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         cap = result_max_bytes + RESULT_ENVELOPE_BYTES
         self._limits = Limits(max_body_bytes=cap, max_event_bytes=cap)
@@ -41,7 +41,8 @@ class ClientPool:
     def client(self, target: ConnectionTarget) -> MCPClient:
         """Return a client for a connection; one that was edited since gets a new one."""
         endpoint = self.endpoint(target)
-        key = (target.id, target.version)
+        # A round that runs while its connection moves keeps the address that it froze.
+        key = (target.id, target.version, target.url)
         http = self._clients.get(key)
         if http is None:
             http = build_http_client(endpoint, self._ssl)

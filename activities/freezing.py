@@ -4,8 +4,8 @@ One transaction, idempotent by the round: a second freeze returns the plan of th
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import select
@@ -15,17 +15,22 @@ from temporalio.exceptions import ApplicationError
 
 from governance.admission import Refused, call_error, judge_arguments, judge_name
 from governance.canonical import JSON, canonical_bytes, digest, digest_of
-from governance.codes import ErrorCode, RoundState
-from governance.filters import InvalidFilter, parse_request_filter
-from governance.snapshots import ToolSnapshot, frozen_set_digest
+from governance.codes import Classification, ErrorCode, RoundState
+from governance.decision import Denied, Level, decide
+from governance.filters import InvalidFilter, RequestFilter, parse_request_filter
+from governance.resolutions import OnUnknown
+from governance.snapshots import ToolSnapshot
 from governance.tool_cache import KnownTool, ToolCache
 from models.audit import AuditFact, AuditKind, append_audit
 from models.base import new_id, utc_now
-from models.binding import BindingReason, ToolBinding, load_bindings
-from models.catalog import World, load_world
+from models.binding import BindingOwner, ToolBinding, insert_bindings, load_bindings_by_id
+from models.catalog import CallerPlace, World, load_world
+from models.conversation import Conversation, find_conversation
 from models.database import Database, WriteSession
 from models.key import ApiKey
-from models.payload import insert_ignoring_conflict, load_payload, store_payload
+from models.payload import load_payload, store_payload
+from models.place import load_standing
+from models.program import ProgramVersion
 from models.round import (
     NewEvent,
     RequestedCall,
@@ -36,7 +41,8 @@ from models.round import (
     insert_round,
     load_round_calls,
 )
-from models.tool import CatalogTool, FrozenSet, GovernanceMode, load_snapshots
+from models.task import TERMINAL_TASK_STATES, Task, find_task, load_task_world
+from models.tool import CatalogTool, FrozenSet, load_snapshots, store_frozen_set
 
 ROUND_ABANDONED = "RoundAbandoned"
 """Failure type: the round got a 503 and must never start."""
@@ -73,6 +79,10 @@ class FreezeRound:
     calls: list[CallToFreeze] = field(default_factory=_no_calls)
     include_clients: list[str] | None = None
     include_tools: list[str] | None = None
+    task_id: str | None = None
+    conversation_id: str | None = None
+    implementations: dict[str, str] = field(default_factory=dict[str, str])
+    on_unknown: str = "fail"
 
 
 @dataclass(frozen=True)
@@ -144,13 +154,22 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> Round:
         )
     filters = {"include_clients": request.include_clients, "include_tools": request.include_tools}
     calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in request.calls]
+    place = {
+        "task_id": request.task_id,
+        "conversation_id": request.conversation_id,
+        "implementations": request.implementations,
+    }
+    task = None if request.task_id is None else _task_of(session, request.task_id, request.key_id)
+    conversation_id = request.conversation_id if task is None else task.conversation_id
+    if conversation_id is not None and find_conversation(session, conversation_id, request.key_id) is None:
+        raise _refusal(ROUND_UNKNOWN, f"Key {request.key_id!r} has no conversation {conversation_id!r}.")
     return insert_round(
         session,
         RequestedRound(
             workflow_id=request.workflow_id,
             key_id=request.key_id,
             round_key=request.round_key,
-            body_digest=digest_of({"calls": calls, **filters}),
+            body_digest=digest_of({"calls": calls, **filters, **place}),
             request_id=request.workflow_id[:64],
             request_filter=filters,
             calls=[
@@ -161,9 +180,22 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> Round:
                 )
                 for call in request.calls
             ],
+            on_unknown=OnUnknown(request.on_unknown),
+            task_id=request.task_id,
+            conversation_id=conversation_id,
+            implementations=request.implementations,
         ),
         new_id(),
     )
+
+
+def _task_of(session: Session, task_id: str, key_id: str) -> Task:
+    task = find_task(session, task_id)
+    if task is None or task.key_id != key_id:
+        raise _refusal(ROUND_UNKNOWN, f"Key {key_id!r} has no task {task_id!r}.")
+    if task.state in TERMINAL_TASK_STATES:
+        raise _refusal(ROUND_UNKNOWN, f"Task {task_id!r} has ended as {task.state.value}.")
+    return task
 
 
 @dataclass(frozen=True)
@@ -184,14 +216,24 @@ class _Turned:
 
 
 def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> None:
-    world = _world_of(session, row)
-    visible = world.visible()
-    row.frozen_set_digest = _store_frozen_set(session, visible)
+    key = _key_of(session, row)
+    request = _request_filter(row)
+    bindings: Mapping[str, ToolBinding] = {}
+    if row.task_id is None:
+        world = load_world(session, key, request, _place_of(session, row))
+        visible = world.visible()
+        members = {tool.exposed_name: tool.snapshot_digest for tool in visible}
+        row.frozen_set_digest = store_frozen_set(session, members)
+    else:
+        task = _task_of(session, row.task_id, row.key_id)
+        world, bindings = load_task_world(session, task, key, request)
+        visible = world.visible()
+        row.frozen_set_digest = task.frozen_set_digest
     calls = load_round_calls(session, row.id)
     verdicts = _judge_all(session, world, calls, tools)
     bound = [verdict for verdict in verdicts if isinstance(verdict, _Bound)]
     turned = [verdict for verdict in verdicts if isinstance(verdict, _Turned)]
-    _store_bindings(session, row.id, bound)
+    _bind(session, row, bound, {name: binding.id for name, binding in bindings.items()})
     for verdict in turned:
         verdict.call.refusal = verdict.refused.error.to_json()
     row.state = RoundState.RUNNING
@@ -206,36 +248,28 @@ def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> None:
     )
 
 
-def _world_of(session: Session, row: Round) -> World:
+def _key_of(session: Session, row: Round) -> ApiKey:
     key = session.get(ApiKey, row.key_id)
+    # A key that was deleted since the round was asked for: its calls are refused like a disabled key's.
+    return key or ApiKey(id=row.key_id, name="", enabled=False, has_tool_config=False)
+
+
+def _request_filter(row: Round) -> RequestFilter:
     headers = row.request_filter
     request = parse_request_filter(headers.get("include_clients"), headers.get("include_tools"))
     if isinstance(request, InvalidFilter):
         raise _refusal(
             ROUND_UNKNOWN, f"The filter {request.header} holds {request.entry!r}: {request.reason}"
         )
-    if key is None:
-        # The key was deleted since the round was asked for: its calls are refused like a disabled key's.
-        gone = ApiKey(id=row.key_id, name="", enabled=False, has_tool_config=False)
-        return load_world(session, gone, request)
-    return load_world(session, key, request)
+    return request
 
 
-def _store_frozen_set(session: WriteSession, visible: Sequence[CatalogTool]) -> str:
-    pairs = {tool.exposed_name: tool.snapshot_digest for tool in visible}
-    name = frozen_set_digest(pairs.items())
-    if session.get(FrozenSet, name) is None:
-        insert_ignoring_conflict(
-            session,
-            FrozenSet,
-            {
-                "digest": name,
-                "members": canonical_bytes(pairs),
-                "tool_count": len(pairs),
-                "created_at": utc_now(),
-            },
-        )
-    return name
+def _place_of(session: Session, row: Round) -> CallerPlace:
+    """Say where the caller of a round stands: with its conversation's program, or at the gateway."""
+    conversation = None if row.conversation_id is None else session.get(Conversation, row.conversation_id)
+    version_id = None if conversation is None else conversation.program_version_id
+    version = None if version_id is None else session.get(ProgramVersion, version_id)
+    return load_standing(session, version, conversation, None, row.implementations).place
 
 
 def _judge_all(
@@ -266,7 +300,9 @@ class _Snapshots:
 
 
 def _judge(session: WriteSession, world: World, call: RoundCall, snapshots: _Snapshots) -> _Bound | _Turned:
-    found = judge_name(world.context, world.governed, call.tool_name)
+    found = _judge_implementation(world, call.tool_name) or judge_name(
+        world.context, world.governed, call.tool_name
+    )
     if isinstance(found, Refused):
         return _Turned(call, found)
     tool = world.catalog[found.exposed_name]
@@ -278,26 +314,35 @@ def _judge(session: WriteSession, world: World, call: RoundCall, snapshots: _Sna
     return _Bound(call, tool, canonical_bytes(verdict.arguments))
 
 
-def _store_bindings(session: WriteSession, round_id: str, bound: Iterable[_Bound]) -> None:
-    ids: dict[str, str] = {}
+def _judge_implementation(world: World, name: str) -> Refused | None:
+    """Refuse a call whose wanted implementation may not be bound, to a caller that may see the tool."""
+    refused = world.refused.get(name)
+    if refused is None or isinstance(
+        decide(world.context, replace(world.governed[name], withheld=None)), Denied
+    ):
+        return None
+    details: dict[str, JSON] = {
+        "tool": name,
+        "implementation": refused.implementation_ref,
+        "rule": refused.rule.value,
+    }
+    error = call_error(ErrorCode.IMPLEMENTATION_NOT_ALLOWED, details, Classification.AUTHORIZATION)
+    return Refused(error, Level.CATALOG.value, refused.rule.value)
+
+
+def _bind(session: WriteSession, row: Round, bound: Sequence[_Bound], ids: dict[str, str]) -> None:
+    """Bind the calls that were admitted; `ids` are the bindings that a task has already."""
+    wanted = {verdict.tool.exposed_name: verdict.tool for verdict in bound}
+    missing = [tool for name, tool in wanted.items() if name not in ids]
+    ids |= insert_bindings(session, BindingOwner(_version_of(session, row), round_id=row.id), missing)
     for verdict in bound:
-        tool = verdict.tool
-        if tool.exposed_name not in ids:
-            binding = ToolBinding(
-                id=new_id(),
-                round_id=round_id,
-                tool_name=tool.exposed_name,
-                tool_definition_id=tool.definition_id,
-                tool_implementation_id=tool.implementation_id,
-                snapshot_digest=tool.snapshot_digest,
-                governance_mode=GovernanceMode.REPLACEABLE,
-                binding_reason=BindingReason.SNAPSHOT_DEFAULT,
-            )
-            session.add(binding)
-            session.flush()
-            ids[tool.exposed_name] = binding.id
-        verdict.call.binding_id = ids[tool.exposed_name]
+        verdict.call.binding_id = ids[verdict.tool.exposed_name]
         verdict.call.sent_arguments_digest = store_payload(session, verdict.arguments)
+
+
+def _version_of(session: Session, row: Round) -> str | None:
+    conversation = None if row.conversation_id is None else session.get(Conversation, row.conversation_id)
+    return None if conversation is None else conversation.program_version_id
 
 
 def _audit(row: Round, verdict: _Bound | _Turned) -> AuditFact:
@@ -339,11 +384,14 @@ def _refusal_event(verdict: _Turned) -> NewEvent:
 
 
 def _stored_plan(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRound:
-    bindings = {binding.id: binding for binding in load_bindings(session, row.id).values()}
+    calls = load_round_calls(session, row.id)
+    bindings = load_bindings_by_id(
+        session, {call.binding_id for call in calls if call.binding_id is not None}
+    )
     loader = _Snapshots(session, tools)
     planned: list[PlannedCall] = []
     refused = 0
-    for call in load_round_calls(session, row.id):
+    for call in calls:
         if call.binding_id is None:
             refused += 1
             continue

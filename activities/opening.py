@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from activities.drift import DriftingCall, frozen_scope, frozen_target, report_drift
 from activities.ledger import (
     MAX_SENDS,
     CallOutcome,
@@ -38,7 +39,7 @@ from governance.filters import RequestFilter
 from governance.snapshots import ToolSnapshot
 from governance.tool_cache import ToolCache
 from models.binding import ToolBinding
-from models.connection import Connection, target_of
+from models.connection import Connection
 from models.database import WriteSession
 from models.invocation import (
     CallRequest,
@@ -78,6 +79,17 @@ class _Opening:
     key_id: str
     round_state: RoundState
     snapshot: ToolSnapshot
+
+    def drifting(self, invocation_id: str) -> DriftingCall:
+        return DriftingCall(
+            round_id=self.place.round_id,
+            position=self.place.position,
+            tool_call_id=self.row.call_id,
+            key_id=self.key_id,
+            invocation_id=invocation_id,
+            binding=self.binding,
+            snapshot=self.snapshot,
+        )
 
     def settled_place(self, invocation: ToolInvocation) -> SettledPlace:
         return SettledPlace(
@@ -121,14 +133,14 @@ def open_call(
         sends = load_sends(session, invocation.id)
     else:
         return as_settled(lock_invocation(session, invocation.id))
-    resume = _resume_point(sends, heard)
+    resume = _resumable(sends, heard)
     connection = session.get(Connection, opening.snapshot.connection) if opening.snapshot.connection else None
     if resume is None:
         verdict = _judge_earlier(sends, opening) or _judge_now(session, opening, connection)
         if verdict is not None:
             return _settle_here(session, opening, invocation, sends, verdict)
     # The answer to a send that left already is fetched under that send: fetching is not sending.
-    send = sends[-1] if resume is not None else open_send(session, invocation, len(sends) + 1, owner.worker)
+    send = resume.send if resume is not None else open_send(session, invocation, len(sends) + 1, owner.worker)
     scope = _session_scope(connection, opening)
     return OpenCall(
         place=place,
@@ -141,10 +153,10 @@ def open_call(
         tool_call_id=opening.row.call_id,
         snapshot=opening.snapshot,
         arguments=arguments,
-        target=None if connection is None else target_of(connection),
+        target=None if connection is None else frozen_target(connection, opening.snapshot),
         session_scope=scope,
         session=None if connection is None else load_session(session, connection.id, scope),
-        resume=resume,
+        resume=None if resume is None else resume.point,
     )
 
 
@@ -209,14 +221,24 @@ def _tell_started(session: WriteSession, opening: _Opening, invocation: ToolInvo
     append_events(session, opening.place.round_id, [NewEvent("call_started", data)])
 
 
-def _resume_point(sends: Sequence[ToolSend], heard: Mapping[str, JSON] | None) -> ResumePoint | None:
+@dataclass(frozen=True)
+class _Resumable:
+    """A send that left, and where its answer can be fetched."""
+
+    send: ToolSend
+    point: ResumePoint
+
+
+def _resumable(sends: Sequence[ToolSend], heard: Mapping[str, JSON] | None) -> _Resumable | None:
     """Return where the answer to the last send can be fetched, if it left and nothing is known of its end."""
     last = sends[-1] if sends else None
     if last is None or last.sent_at is None or last.outcome is not None:
         return None
     # The heartbeat may know a later event than the database, which is told less often.
     cursor = heard if heard is not None and heard.get("send_id") == last.id else last.cursor
-    return None if cursor is None else ResumePoint(cursor["request_id"], cursor["last_event_id"])
+    if cursor is None:
+        return None
+    return _Resumable(last, ResumePoint(cursor["request_id"], cursor["last_event_id"]))
 
 
 def _judge_earlier(sends: Sequence[ToolSend], opening: _Opening) -> CallOutcome | None:
@@ -283,6 +305,8 @@ def _settle_here(
 
 def _session_scope(connection: Connection | None, opening: _Opening) -> str:
     """Name what shares a session: always within one key, unless each binding has its own."""
-    if connection is not None and connection.session_scope.value == "binding":
-        return f"binding:{opening.binding.id}"
-    return f"key:{opening.key_id}"
+    if connection is None:
+        return f"key:{opening.key_id}"
+    of_binding = connection.session_scope.value == "binding"
+    scope = f"binding:{opening.binding.id}" if of_binding else f"key:{opening.key_id}"
+    return frozen_scope(scope, connection, opening.snapshot)

@@ -23,7 +23,11 @@ class AuditKind(StrEnum):
     CALL_SETTLED = "call_settled"
     LATE_RESULT = "late_result"
     ROUND_CANCEL_REQUESTED = "round_cancel_requested"
+    CALL_CANCEL_REQUESTED = "call_cancel_requested"
+    OUTCOME_RESOLVED = "outcome_resolved"
+    RECONCILED = "reconciled"
     CONTROL_CHANGE = "control_change"
+    TOOL_DRIFTED = "tool_drifted"
 
 
 class AuditEvent(Base):

@@ -49,10 +49,16 @@ class ToolInvocation(Base):
             postgresql_where=text("idempotency_key IS NOT NULL"),
         ),
         ForeignKeyConstraint(
-            ["tool_binding_id", "tool_definition_id", "tool_implementation_id"],
-            ["tool_bindings.id", "tool_bindings.tool_definition_id", "tool_bindings.tool_implementation_id"],
+            ["tool_binding_id", "tool_definition_id", "tool_implementation_id", "owner_id"],
+            [
+                "tool_bindings.id",
+                "tool_bindings.tool_definition_id",
+                "tool_bindings.tool_implementation_id",
+                "tool_bindings.owner_id",
+            ],
             name="fk_tool_invocations_binding",
         ),
+        CheckConstraint("owner_id = coalesce(task_id, round_id)", name="owner_is_the_task_or_round"),
         Index(
             "ix_tool_invocations_unknown",
             "id",
@@ -72,7 +78,13 @@ class ToolInvocation(Base):
     tool_binding_id: Mapped[str] = mapped_column(PublicId)
     tool_definition_id: Mapped[str] = mapped_column(PublicId)
     tool_implementation_id: Mapped[str] = mapped_column(PublicId)
+    owner_id: Mapped[str] = mapped_column(PublicId)
+    """The binding's owner: its task, or else its round."""
+    task_id: Mapped[str | None] = mapped_column(
+        PublicId, ForeignKey("tasks.id", ondelete="CASCADE"), index=True
+    )
     round_id: Mapped[str] = mapped_column(PublicId, ForeignKey("rounds.id", ondelete="CASCADE"), index=True)
+    """The round that made the call; for a task's binding, one of the task's rounds."""
     attempt_no: Mapped[int]
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
     status: Mapped[InvocationStatus] = mapped_column(EnumByValue(InvocationStatus))
@@ -172,6 +184,8 @@ def _insert(
         tool_binding_id=binding.id,
         tool_definition_id=binding.tool_definition_id,
         tool_implementation_id=binding.tool_implementation_id,
+        owner_id=binding.owner_id,
+        task_id=binding.task_id,
         round_id=request.round_id,
         attempt_no=(last or 0) + 1,
         idempotency_key=key,

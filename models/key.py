@@ -38,6 +38,8 @@ class ApiKey(Base):
     )
     has_tool_config: Mapped[bool] = mapped_column(default=False)
     may_explain: Mapped[bool] = mapped_column(default=False)
+    core_tools: Mapped[bool] = mapped_column(default=False)
+    """Whether the key may use tools that belong to no connection: built-in, runtime and program tools."""
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -129,13 +131,14 @@ def find_by_secret(session: Session, secret: str, now: datetime) -> ApiKey | Non
 
 def load_key_rules(session: Session, key: ApiKey) -> KeyRules:
     """Return what `decide` needs to know of a key, by connection name."""
-    if not key.has_tool_config:
-        return KeyRules(enabled=key.enabled, mcp_configs=None, request_filter=key.request_filter)
-    grants = load_tool_grants(session, key.id)
+    configs: dict[str, tuple[str, ...]] | None = None
+    if key.has_tool_config:
+        configs = {grant.client: grant.tools_to_execute for grant in load_tool_grants(session, key.id)}
     return KeyRules(
         enabled=key.enabled,
-        mcp_configs={grant.client: grant.tools_to_execute for grant in grants},
+        mcp_configs=configs,
         request_filter=key.request_filter,
+        core_tools=bool(key.core_tools),
     )
 
 

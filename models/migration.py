@@ -1,5 +1,7 @@
 """Bring a database to the schema of this release, or say what it lacks."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -21,7 +23,7 @@ LOCK_TIMEOUT_MS = 10_000
 
 def migrate(database: Database, revision: str = "head") -> str:
     """Upgrade the database to a revision and return the one it is at; safe when several processes try."""
-    with database.engine.connect() as connection, connection.begin():
+    with _migrating(database) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
             connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -32,7 +34,7 @@ def migrate(database: Database, revision: str = "head") -> str:
 
 def downgrade(database: Database, revision: str) -> None:
     """Take the database back to a revision, such as `base` or `-1`."""
-    with database.engine.connect() as connection, connection.begin():
+    with _migrating(database) as connection:
         command.downgrade(_config(connection), revision)
 
 
@@ -48,6 +50,42 @@ def drift(database: Database) -> list[object]:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, METADATA))
+
+
+class BrokenReferencesError(Exception):
+    """A migration left rows that point at nothing; it was taken back."""
+
+    def __init__(self, tables: list[str]) -> None:
+        """Name the tables."""
+        super().__init__(f"The migration broke references of {', '.join(tables)}; nothing was changed.")
+
+
+@contextmanager
+def _migrating(database: Database) -> Generator[Connection]:
+    """Begin the transaction of a migration.
+
+    SQLite changes a table by copying it, and dropping the old one would delete what refers to it. So
+    references are not enforced meanwhile, and all are checked before the commit.
+
+    Source: SQLite, ALTER TABLE, section 7, making other kinds of table schema changes.
+    """
+    with database.engine.connect() as connection:
+        if not database.is_sqlite:
+            with connection.begin():
+                yield connection
+            return
+        driver = connection.connection.cursor()
+        # The setting is ignored inside a transaction, so it comes before BEGIN.
+        driver.execute("PRAGMA foreign_keys=OFF")
+        try:
+            with connection.begin():
+                yield connection
+                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+                if broken:
+                    raise BrokenReferencesError(sorted({str(row[0]) for row in broken}))
+        finally:
+            driver.execute("PRAGMA foreign_keys=ON")
+            driver.close()
 
 
 def _config(connection: Connection | None) -> Config:

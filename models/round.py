@@ -1,7 +1,7 @@
 """Rounds: what was asked, what was decided for each call, and the events that tell of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import ForeignKey, String, UniqueConstraint, select, update
@@ -34,6 +34,12 @@ class Round(Base):
     state_reason: Mapped[str | None] = mapped_column(String(255))
     request_filter: Mapped[dict[str, JSON]] = mapped_column(Configuration)
     """The filter headers as received: {"include_clients": [..]|null, "include_tools": [..]|null}."""
+    task_id: Mapped[str | None] = mapped_column(PublicId, ForeignKey("tasks.id"), index=True)
+    """The task whose frozen bindings the round runs on; such a round freezes nothing."""
+    conversation_id: Mapped[str | None] = mapped_column(PublicId, ForeignKey("conversations.id"), index=True)
+    """The conversation that the round is part of, which owns the subagents that it starts."""
+    implementations: Mapped[dict[str, str]] = mapped_column(Configuration, default=dict)
+    """The implementations asked for, by tool name, where they are not the default."""
     frozen_set_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("frozen_sets.digest"))
     has_unknown: Mapped[bool] = mapped_column(default=False)
     """Whether the outcome of one of its calls is unknown and nobody has resolved it."""
@@ -114,6 +120,9 @@ class RequestedRound:
     request_filter: Mapping[str, JSON]
     calls: Sequence[RequestedCall]
     on_unknown: OnUnknown = OnUnknown.FAIL
+    task_id: str | None = None
+    conversation_id: str | None = None
+    implementations: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def insert_round(session: WriteSession, requested: RequestedRound, round_id: str) -> Round:
@@ -128,6 +137,9 @@ def insert_round(session: WriteSession, requested: RequestedRound, round_id: str
         state=RoundState.REQUESTED,
         request_filter=dict(requested.request_filter),
         on_unknown=requested.on_unknown,
+        task_id=requested.task_id,
+        conversation_id=requested.conversation_id,
+        implementations=dict(requested.implementations),
         repeat_count=0,
         call_count=len(requested.calls),
         event_count=0,

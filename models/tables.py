@@ -1,10 +1,42 @@
 """Every table, imported in one place so that the metadata is whole."""
 
-from models import audit, binding, connection, invocation, key, mcp_session, payload, round, send, tool  # noqa: A004
+from models import (
+    audit,
+    binding,
+    connection,
+    conversation,
+    invocation,
+    key,
+    mcp_session,
+    payload,
+    program,
+    round,  # noqa: A004
+    runtime,
+    send,
+    subagent,
+    task,
+    tool,
+)
 from models.base import Base
 
 METADATA = Base.metadata
 """The metadata of all tables."""
 
-MODULES = (audit, binding, connection, invocation, key, mcp_session, payload, round, send, tool)
+MODULES = (
+    audit,
+    binding,
+    connection,
+    conversation,
+    invocation,
+    key,
+    mcp_session,
+    payload,
+    program,
+    round,
+    runtime,
+    send,
+    subagent,
+    task,
+    tool,
+)
 """The modules that define tables."""

@@ -4,37 +4,60 @@ The tables are those of the core document. A definition is a logical tool in one
 implementation one candidate for it, a snapshot everything that a call needs to know, by digest.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
-from sqlalchemy import ForeignKey, Index, String, UniqueConstraint, select, text
+from sqlalchemy import (
+    CheckConstraint,
+    ColumnElement,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    String,
+    UniqueConstraint,
+    and_,
+    func,
+    or_,
+    select,
+    text,
+)
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from governance.canonical import JSON
+from governance.canonical import JSON, canonical_bytes
+from governance.modes import GovernanceMode, SourceKind
+from governance.snapshots import frozen_set_digest
 from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
 from models.connection import Connection
+from models.database import WriteSession
+from models.payload import insert_ignoring_conflict
+
+__all__ = [
+    "GATEWAY_SCOPE",
+    "ApprovedImplementation",
+    "CatalogTool",
+    "FrozenSet",
+    "GovernanceMode",
+    "ImplementationSource",
+    "PolicyOverlayRow",
+    "SourceKind",
+    "ToolDefinition",
+    "ToolImplementation",
+    "ToolSnapshotRow",
+    "load_approved",
+    "load_catalog",
+    "load_snapshots",
+    "scope_of_version",
+    "store_frozen_set",
+]
 
 GATEWAY_SCOPE = "gateway"
 """The scope of tools that belong to no agent program version: those of connections and of the core."""
 
 
-class SourceKind(StrEnum):
-    """Where an implementation comes from; chooses the runner."""
-
-    CORE_MATRIX = "core_matrix"
-    EXECUTION_RUNTIME = "execution_runtime"
-    AGENT = "agent"
-    KERNEL = "kernel"
-    MCP = "mcp"
-
-
-class GovernanceMode(StrEnum):
-    """Which implementations a binding may choose."""
-
-    RESERVED = "reserved"
-    WHITELIST_ONLY = "whitelist_only"
-    REPLACEABLE = "replaceable"
+def scope_of_version(program_version_id: str) -> str:
+    """Return the scope of the tools that a program version declares, with its runtime's and the core's."""
+    return f"program_version:{program_version_id}"
 
 
 class ImplementationSource(Base):
@@ -56,13 +79,26 @@ class ToolDefinition(Base):
     """A logical tool in one scope, under the name that callers use."""
 
     __tablename__ = "tool_definitions"
-    __table_args__ = (UniqueConstraint("scope", "tool_name"),)
+    __table_args__ = (
+        UniqueConstraint("scope", "tool_name"),
+        CheckConstraint(
+            f"(scope = '{GATEWAY_SCOPE}') = (program_version_id IS NULL)", name="version_in_its_scope"
+        ),
+    )
 
     id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
     scope: Mapped[str] = mapped_column(String(64), default=GATEWAY_SCOPE)
+    program_version_id: Mapped[str | None] = mapped_column(
+        PublicId, ForeignKey("program_versions.id"), index=True
+    )
+    """The version whose scope this is; None in the gateway scope."""
     tool_name: Mapped[str] = mapped_column(String(64))
     tool_kind: Mapped[str] = mapped_column(String(64))
     governance_mode: Mapped[GovernanceMode] = mapped_column(EnumByValue(GovernanceMode))
+    has_approved_list: Mapped[bool] = mapped_column(default=False)
+    """Whether an operator set the approved list; until then the default implementation alone is on it."""
+    pinned_digest: Mapped[str | None] = mapped_column(Digest)
+    """The content that an operator accepted; an implementation with other content is refused."""
     retired_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
@@ -73,6 +109,8 @@ class ToolImplementation(Base):
     __tablename__ = "tool_implementations"
     __table_args__ = (
         UniqueConstraint("tool_definition_id", "implementation_ref"),
+        # What bindings and approved lists point at: an implementation together with its own definition.
+        UniqueConstraint("tool_definition_id", "id"),
         Index(
             "uq_tool_implementations_default",
             "tool_definition_id",
@@ -87,15 +125,34 @@ class ToolImplementation(Base):
     implementation_source_id: Mapped[str] = mapped_column(
         PublicId, ForeignKey("implementation_sources.id"), index=True
     )
-    implementation_ref: Mapped[str] = mapped_column(String(512))
+    implementation_ref: Mapped[str] = mapped_column(String(640))
     upstream_name: Mapped[str] = mapped_column(String(512))
     is_default: Mapped[bool] = mapped_column(default=True)
     declared: Mapped[dict[str, JSON]] = mapped_column(Configuration)
-    """The tool as its source declared it: description, schemas, annotations."""
+    """The tool as its source declared it: description, schemas, annotations, streaming, idempotency."""
+    content_digest: Mapped[str] = mapped_column(Digest)
+    """Names what the source declared, whatever our own settings are: what an operator pins."""
     snapshot_digest: Mapped[str] = mapped_column(Digest, ForeignKey("tool_snapshots.digest"))
     retired_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class ApprovedImplementation(Base):
+    """An entry of a definition's approved list."""
+
+    __tablename__ = "approved_implementations"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["tool_definition_id", "tool_implementation_id"],
+            ["tool_implementations.tool_definition_id", "tool_implementations.id"],
+            name="fk_approved_implementations_of_the_definition",
+        ),
+    )
+
+    tool_definition_id: Mapped[str] = mapped_column(PublicId, primary_key=True)
+    tool_implementation_id: Mapped[str] = mapped_column(PublicId, primary_key=True)
+    approved_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class ToolSnapshotRow(Base):
@@ -132,19 +189,42 @@ class PolicyOverlayRow(Base):
 
 @dataclass(frozen=True)
 class CatalogTool:
-    """One live tool of the gateway scope, as much of it as listing and deciding need."""
+    """One live implementation of a tool, as much of it as listing, selecting and deciding need."""
 
     definition_id: str
     implementation_id: str
     exposed_name: str
     upstream_name: str
-    connection_name: str
+    connection_name: str | None
     source_kind: SourceKind
     snapshot_digest: str
+    governance_mode: GovernanceMode
+    implementation_ref: str
+    is_default: bool
+    has_approved_list: bool
+    is_changed: bool
+    """Whether an operator pinned the tool and its content is not what was pinned."""
 
 
-def load_catalog(session: Session) -> tuple[CatalogTool, ...]:
-    """Return the live tools of every connection, by exposed name; schemas are not loaded."""
+_IS_CHANGED = func.coalesce(ToolDefinition.pinned_digest != ToolImplementation.content_digest, False)
+"""Whether a pin no longer fits; a definition without a pin is never changed."""
+
+
+def load_catalog(
+    session: Session, program_version_id: str | None = None, overridden: Collection[str] = ()
+) -> tuple[CatalogTool, ...]:
+    """Return the live tools of the gateway by exposed name, schemas left out; one statement, so one moment.
+
+    With a program version these are the tools of its scope and those of connections. Of the tools named in
+    `overridden` every live implementation is returned, else the default alone.
+    """
+    wanted: ColumnElement[bool] = ToolDefinition.scope == GATEWAY_SCOPE
+    if program_version_id is not None:
+        of_connections = and_(wanted, ImplementationSource.source_kind == SourceKind.MCP)
+        wanted = or_(ToolDefinition.scope == scope_of_version(program_version_id), of_connections)
+    chosen: ColumnElement[bool] = ToolImplementation.is_default.is_(True)
+    if overridden:
+        chosen = or_(chosen, ToolDefinition.tool_name.in_(sorted(overridden)))
     rows = session.execute(
         select(
             ToolDefinition.id,
@@ -154,16 +234,52 @@ def load_catalog(session: Session) -> tuple[CatalogTool, ...]:
             Connection.name,
             ImplementationSource.source_kind,
             ToolImplementation.snapshot_digest,
+            ToolDefinition.governance_mode,
+            ToolImplementation.implementation_ref,
+            ToolImplementation.is_default,
+            ToolDefinition.has_approved_list,
+            _IS_CHANGED,
         )
         .join(ToolImplementation, ToolImplementation.tool_definition_id == ToolDefinition.id)
         .join(ImplementationSource, ImplementationSource.id == ToolImplementation.implementation_source_id)
-        .join(Connection, Connection.id == ImplementationSource.connection_id)
-        .where(ToolDefinition.scope == GATEWAY_SCOPE)
+        .outerjoin(Connection, Connection.id == ImplementationSource.connection_id)
+        .where(wanted, chosen)
         .where(ToolDefinition.retired_at.is_(None), ToolImplementation.retired_at.is_(None))
-        .where(ToolImplementation.is_default)
-        .order_by(ToolDefinition.tool_name)
+        .order_by(ToolDefinition.tool_name, ToolImplementation.is_default.desc(), ToolImplementation.id)
     ).all()
-    return tuple(CatalogTool(*row) for row in rows)
+    return tuple(CatalogTool(*row) for row in rows)  # type: ignore[call-arg]  # A row longer than its stubs.
+
+
+def load_approved(session: Session, definition_ids: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return the references on the approved lists of definitions; a list that was never set is left out."""
+    if not definition_ids:
+        return {}
+    rows = session.execute(
+        select(ToolDefinition.id, ToolImplementation.implementation_ref)
+        .outerjoin(ApprovedImplementation, ApprovedImplementation.tool_definition_id == ToolDefinition.id)
+        .outerjoin(ToolImplementation, ToolImplementation.id == ApprovedImplementation.tool_implementation_id)
+        .where(ToolDefinition.id.in_(sorted(definition_ids)), ToolDefinition.has_approved_list)
+    ).all()
+    approved: dict[str, set[str]] = {}
+    for definition_id, reference in rows:
+        listed = approved.setdefault(definition_id, set())
+        if reference:
+            listed.add(reference)
+    return {definition_id: frozenset(listed) for definition_id, listed in approved.items()}
+
+
+def store_frozen_set(session: WriteSession, members: dict[str, str]) -> str:
+    """Store a set of {exposed name: snapshot digest}, unless it is stored already, and return its digest."""
+    name = frozen_set_digest(members.items())
+    if session.get(FrozenSet, name) is None:
+        row: dict[str, object] = {
+            "digest": name,
+            "members": canonical_bytes(members),
+            "tool_count": len(members),
+            "created_at": utc_now(),
+        }
+        insert_ignoring_conflict(session, FrozenSet, row)
+    return name
 
 
 def load_snapshots(session: Session, digests: set[str]) -> dict[str, bytes]:

@@ -71,6 +71,12 @@ class RoundInput:
     heartbeat_timeout_s: float = 8.0
     on_unknown: str = "fail"
     """`fail` goes on after an unknown outcome; `wait` waits for an operator's resolution first."""
+    task_id: str | None = None
+    """The task on whose frozen bindings a round runs that is started through Temporal."""
+    conversation_id: str | None = None
+    """The conversation that such a round is part of; a task's round is part of the task's."""
+    implementations: dict[str, str] = field(default_factory=dict[str, str])
+    """The implementations that such a round wants, by tool name, where they are not the default."""
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,10 @@ class ProviderRound:
             calls=[CallToFreeze(call.id, call.name, call.arguments) for call in request.calls],
             include_clients=request.include_clients,
             include_tools=request.include_tools,
+            task_id=request.task_id,
+            conversation_id=request.conversation_id,
+            implementations=request.implementations,
+            on_unknown=request.on_unknown,
         )
         return await transact(RoundFreezer.freeze_round, freezing)
 

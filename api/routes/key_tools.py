@@ -137,7 +137,7 @@ def _configs(session: Session, key: ApiKey) -> list[JSON] | None:
 
 def _show(session: Session, key: ApiKey) -> dict[str, JSON]:
     configs = _configs(session, key)
-    live: set[tuple[str, str]] = set()
+    live: set[tuple[str | None, str]] = set()
     if configs:
         live = {(tool.connection_name, tool.upstream_name) for tool in load_catalog(session)}
     return {

@@ -1,0 +1,89 @@
+"""What became of a tool since a round froze it: the round keeps what it froze, and says so.
+
+A running round never follows an edit of a schema or of an address. It goes on with what it froze, and the
+difference is written to the audit trail and to the round's events.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from governance.canonical import JSON
+from governance.snapshots import ToolSnapshot
+from models.audit import AuditFact, AuditKind, append_audit
+from models.binding import ToolBinding
+from models.connection import Connection, ConnectionTarget, target_of
+from models.database import WriteSession
+from models.round import NewEvent, append_events
+from models.tool import ToolImplementation
+
+
+@dataclass(frozen=True)
+class DriftingCall:
+    """A call whose frozen tool is compared with what is stored now."""
+
+    round_id: str
+    position: int
+    tool_call_id: str
+    key_id: str
+    invocation_id: str
+    binding: ToolBinding
+    snapshot: ToolSnapshot
+
+
+def frozen_target(connection: Connection, snapshot: ToolSnapshot) -> ConnectionTarget:
+    """Return how to dial a connection: as it is now, but at the address that was frozen."""
+    target = target_of(connection)
+    return target if snapshot.server_url in (None, target.url) else replace(target, url=snapshot.server_url)
+
+
+def frozen_scope(scope: str, connection: Connection, snapshot: ToolSnapshot) -> str:
+    """Return the session scope of a call; a session of one address is never offered to another."""
+    if snapshot.server_url in (None, connection.url):
+        return scope
+    mark = hashlib.sha256(snapshot.server_url.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{scope}@{mark}"
+
+
+def report_drift(session: WriteSession, call: DriftingCall, connection: Connection | None) -> None:
+    """Tell where the stored tool is not what the call's round froze any more; nothing else changes."""
+    drifted = _drift(session, call, connection)
+    if not drifted:
+        return
+    append_audit(
+        session,
+        AuditFact(
+            AuditKind.TOOL_DRIFTED,
+            actor=call.key_id,
+            round_id=call.round_id,
+            invocation_id=call.invocation_id,
+            tool_name=call.snapshot.exposed_name,
+            data={"position": call.position, "frozen": call.binding.snapshot_digest, **drifted},
+        ),
+    )
+    data: dict[str, JSON] = {
+        "position": call.position,
+        "tool_call_id": call.tool_call_id,
+        "tool": call.snapshot.exposed_name,
+        "changed": sorted(drifted),
+    }
+    append_events(session, call.round_id, [NewEvent("tool_drifted", data)])
+
+
+def _drift(session: Session, call: DriftingCall, connection: Connection | None) -> Mapping[str, JSON]:
+    drifted: dict[str, JSON] = {}
+    now = session.execute(
+        select(ToolImplementation.snapshot_digest, ToolImplementation.retired_at).where(
+            ToolImplementation.id == call.binding.tool_implementation_id
+        )
+    ).one()
+    if now.snapshot_digest != call.binding.snapshot_digest:
+        drifted["snapshot"] = now.snapshot_digest
+    if now.retired_at is not None:
+        drifted["retired"] = True
+    if connection is not None and call.snapshot.server_url not in (None, connection.url):
+        drifted["server_url"] = True
+    return drifted
