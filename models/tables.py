@@ -10,6 +10,7 @@ from models import (
     mcp_session,
     payload,
     program,
+    provider,
     round,  # noqa: A004
     runtime,
     send,
@@ -32,6 +33,7 @@ MODULES = (
     mcp_session,
     payload,
     program,
+    provider,
     round,
     runtime,
     send,
