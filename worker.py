@@ -16,6 +16,7 @@ from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.client_pool import ClientPool
@@ -24,6 +25,7 @@ from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
 from activities.mcp_runner import McpRunner
 from activities.mcp_sessions import McpSessions
+from activities.reconciling import Reconciler
 from activities.runner import Runner
 from activities.tool_calls import ToolCalls
 from activities.waiting import UnknownsWatch
@@ -34,9 +36,11 @@ from models.vault import Vault, vault_from_file, vault_from_text
 from settings import Settings
 from workflows.call_retry import CallRetry
 from workflows.connection_sync import ConnectionSync
+from workflows.engine import TemporalEngine, ensure_schedules
 from workflows.provider_round import ProviderRound
+from workflows.reconcile import Reconcile
 
-WORKFLOWS = (ProviderRound, CallRetry, ConnectionSync)
+WORKFLOWS = (ProviderRound, CallRetry, ConnectionSync, Reconcile)
 """Every workflow, in the order of the folder."""
 
 EAGER_RESERVATIONS = 10
@@ -85,6 +89,19 @@ async def connect(settings: Settings) -> Client:
     )
 
 
+def engine_of(settings: Settings, client: Client) -> TemporalEngine:
+    """Return the engine as the reconciler and the control plane use it."""
+    return TemporalEngine(client, settings.task_queue, settings.heartbeat_timeout_s, settings.task_timeout_s)
+
+
+async def schedule_repairs(settings: Settings, client: Client) -> None:
+    """Have the reconciler run twice a minute; a cluster that forbids it leaves `sluicegate reconcile`."""
+    try:
+        await ensure_schedules(client, settings.task_queue)
+    except RPCError as error:
+        logger.warning("The reconciler's schedule could not be made (%s).", error.status.name)
+
+
 @asynccontextmanager
 async def running_worker(
     parts: WorkerParts, workflow_runner: WorkflowRunner | None = None
@@ -110,6 +127,7 @@ async def running_worker(
                 finalizer.finalize_round,
                 finalizer.settle_lost_calls,
                 UnknownsWatch(parts.database).look_at_unknowns,
+                Reconciler(parts.database, engine_of(settings, parts.client)).reconcile,
                 ConnectionSyncer(parts.database, clients).sync_connection,
             ],
             identity=_identity(),
@@ -123,6 +141,7 @@ async def running_worker(
             graceful_shutdown_timeout=settings.drain,
         )
         await stack.enter_async_context(worker)
+        await schedule_repairs(settings, parts.client)
         yield worker
 
 

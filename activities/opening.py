@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from activities.drift import DriftingCall, frozen_scope, frozen_target, report_drift
+from activities.drift import DriftingCall, frozen_scope, frozen_target
 from activities.ledger import (
     MAX_SENDS,
     CallOutcome,

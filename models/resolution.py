@@ -1,5 +1,6 @@
 """Unknown outcomes and what operators say of them: a later fact, kept beside a status that never changes."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,10 +10,13 @@ from sqlalchemy.orm import Session
 from governance.canonical import JSON
 from governance.codes import TERMINAL_ROUND_STATES, InvocationOutcome, InvocationStatus, RoundState
 from governance.resolutions import OnUnknown, ResolutionKind, is_open_question, retry_number, retry_suffix
+from governance.snapshots import ToolSnapshot
 from models.base import utc_now
+from models.binding import ToolBinding
 from models.database import WriteSession
 from models.invocation import ToolInvocation, lock_invocation
 from models.round import Round, RoundCall, lock_round
+from models.tool import ToolSnapshotRow
 
 
 class ResolutionError(Exception):
@@ -61,8 +65,8 @@ class Resolved:
     kind: ResolutionKind
     round_waits: bool
     """The round goes on by itself once it is woken; else it has ended."""
-    retry_key: str | None
-    """The idempotency key of the new invocation, of a retry."""
+    retry: "OpenRetry | None"
+    """The call to make again, of a retry."""
 
 
 def resolve(session: WriteSession, invocation_id: str, verdict: Verdict) -> Resolved:
@@ -93,9 +97,8 @@ def resolve(session: WriteSession, invocation_id: str, verdict: Verdict) -> Reso
     }
     session.flush()
     refresh_has_unknown(session, round_.id)
-    return Resolved(
-        invocation_id, round_.id, round_.workflow_id, call.position, verdict.kind, waits, retry_key
-    )
+    retry = None if retry_key is None else _open_retry(session, invocation, call, retry_key)
+    return Resolved(invocation_id, round_.id, round_.workflow_id, call.position, verdict.kind, waits, retry)
 
 
 def refresh_has_unknown(session: WriteSession, round_id: str) -> bool:
@@ -135,6 +138,22 @@ class OpenRetry:
     position: int
     stage: int
     retry_key: str
+    timeout_s: float
+
+    @property
+    def activity_id(self) -> str:
+        """The activity id that makes the key."""
+        return self.retry_key.removeprefix(f"{self.round_id}/")
+
+
+def _open_retry(session: Session, invocation: ToolInvocation, call: RoundCall, key: str) -> OpenRetry:
+    content = session.scalar(
+        select(ToolSnapshotRow.content)
+        .join(ToolBinding, ToolBinding.snapshot_digest == ToolSnapshotRow.digest)
+        .where(ToolBinding.id == invocation.tool_binding_id)
+    )
+    timeout_s = ToolSnapshot.from_json(json.loads(content or b"{}")).timeout_s
+    return OpenRetry(call.round_id, call.position, call.stage or 0, key, timeout_s)
 
 
 def load_open_retries(session: Session, limit: int) -> tuple[OpenRetry, ...]:
@@ -153,7 +172,7 @@ def load_open_retries(session: Session, limit: int) -> tuple[OpenRetry, ...]:
     for invocation, call in rows:
         key = retry_key_of(invocation)
         if key is not None:
-            found.append(OpenRetry(call.round_id, call.position, call.stage or 0, key))
+            found.append(_open_retry(session, invocation, call, key))
     return tuple(found)
 
 

@@ -1,0 +1,195 @@
+"""Repair what crashes left behind: rounds without a workflow, ends not written, words not delivered.
+
+The database says what should be, the engine what is. Every repair is idempotent and safe beside a live
+round: starting is by the derived workflow id, ending and settling are compare-and-set, waking is a hint.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from temporalio import activity
+
+from activities.finalizing import FinalizeRound, SettleLost, finalize, settle_lost
+from governance.canonical import JSON
+from governance.codes import TERMINAL_ROUND_STATES, RoundState
+from models.audit import AuditFact, AuditKind, append_audit
+from models.base import utc_now
+from models.database import Database, WriteSession
+from models.reconciliation import (
+    UnfinishedRound,
+    load_running_retries,
+    load_unfinished,
+    load_unheard_cancels,
+)
+from models.resolution import OpenRetry, load_open_retries, load_undelivered
+from models.round import Round
+
+__all__ = ["OpenRetry", "ReconcileReport", "ReconcileRequest", "Reconciler", "Standing", "UnfinishedRound"]
+"""Two are of `models`: whoever implements `RoundEngine` takes them from here."""
+
+PAGE = 200
+"""Rounds looked at in one transaction."""
+
+MOST = 10_000
+"""Rounds looked at in one run; the next run goes on."""
+
+ACTOR = "reconciler"
+"""How the audit trail names whoever repaired something here."""
+
+
+class Standing(StrEnum):
+    """What the engine says of a workflow."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELED = "canceled"
+    BROKEN = "broken"
+    """It failed, was terminated or timed out."""
+    MISSING = "missing"
+    UNREACHABLE = "unreachable"
+
+
+class RoundEngine(Protocol):
+    """The workflow engine as the reconciler uses it; each request tells whether it was carried out."""
+
+    async def standing(self, workflow_id: str) -> Standing:
+        """Say how a workflow stands."""
+        ...
+
+    async def start_round(self, round_: UnfinishedRound) -> bool:
+        """Start the workflow of a round that is only requested; one that there is already stays as it is."""
+        ...
+
+    async def wake_round(self, workflow_id: str, invocation_id: str) -> bool:
+        """Tell a round that waits that an outcome was resolved."""
+        ...
+
+    async def cancel_call(self, workflow_id: str, position: int) -> bool:
+        """Tell a round to stop one call."""
+        ...
+
+    async def retry_call(self, retry: OpenRetry) -> bool:
+        """Start the workflow of an operator's retry; one that there is already stays as it is."""
+        ...
+
+    def retry_workflow_id(self, retry_key: str) -> str:
+        """Name the workflow of a retry."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReconcileRequest:
+    """How long something may take by itself before it is looked into."""
+
+    grace_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class ReconcileReport:
+    """What was repaired, by count; `unreachable` could not be looked into."""
+
+    started: int = 0
+    """Rounds that were requested and had no workflow."""
+    finalized: int = 0
+    """Rounds whose workflow was gone or over, and whose end was not written."""
+    woken: int = 0
+    """Resolutions told again to rounds that wait."""
+    canceled: int = 0
+    """Cancels of single calls told again."""
+    retried: int = 0
+    """Operators' retries that nobody had started."""
+    settled: int = 0
+    """Retries whose workflow was gone or over while their call was open."""
+    unreachable: int = 0
+
+    @property
+    def repaired(self) -> int:
+        """How much was repaired."""
+        return self.started + self.finalized + self.woken + self.canceled + self.retried + self.settled
+
+
+class Reconciler:
+    """Holds what reconciling needs."""
+
+    def __init__(self, database: Database, engine: RoundEngine) -> None:
+        """Use a database and the engine."""
+        self._database = database
+        self._engine = engine
+
+    @activity.defn(name="reconcile")
+    async def reconcile(self, request: ReconcileRequest) -> ReconcileReport:
+        """Look at everything that should go on, repair what does not, and say what was repaired."""
+        before = utc_now() - timedelta(seconds=request.grace_s)
+        counts = dict.fromkeys((one.name for one in fields(ReconcileReport)), 0)
+        after: str | None = None
+        for _ in range(MOST // PAGE):
+            rounds = await self._database.read(load_unfinished, before, after, PAGE)
+            for round_ in rounds:
+                done = await self._repair(round_)
+                if done is not None:
+                    counts[done] += 1
+            if len(rounds) < PAGE:
+                break
+            after = rounds[-1].id
+        for workflow_id, invocation_id in await self._database.read(load_undelivered, PAGE):
+            counts["woken"] += await self._engine.wake_round(workflow_id, invocation_id)
+        for workflow_id, position in await self._database.read(load_unheard_cancels, before, PAGE):
+            counts["canceled"] += await self._engine.cancel_call(workflow_id, position)
+        counts["retried"] = await self._start_retries(await self._database.read(load_open_retries, PAGE))
+        for retry in await self._database.read(load_running_retries, before, PAGE):
+            if await self._is_over(self._engine.retry_workflow_id(retry.idempotency_key)):
+                await self._database.write(_settle_retry, retry.round_id, retry.position)
+                counts["settled"] += 1
+        return ReconcileReport(**counts)
+
+    async def _repair(self, round_: UnfinishedRound) -> str | None:
+        """Repair one round; return which count that belongs to, None where nothing was wrong."""
+        standing = await self._engine.standing(round_.workflow_id)
+        match standing:
+            case Standing.RUNNING:
+                return None
+            case Standing.UNREACHABLE:
+                return "unreachable"
+            case Standing.MISSING if round_.state is RoundState.REQUESTED:
+                return "started" if await self._engine.start_round(round_) else "unreachable"
+            case Standing.MISSING:
+                failure = "engine_lost_the_round"
+            case Standing.BROKEN:
+                failure = "workflow_ended_early"
+            case Standing.COMPLETED | Standing.CANCELED:
+                failure = ""
+        ending = FinalizeRound(round_.id, canceled=standing is Standing.CANCELED, failure=failure)
+        return "finalized" if await self._database.write(_finalize, ending) else None
+
+    async def _start_retries(self, retries: Sequence[OpenRetry]) -> int:
+        started = 0
+        for retry in retries:
+            standing = await self._engine.standing(self._engine.retry_workflow_id(retry.retry_key))
+            # One that is over without having begun the call was refused by the wrapper; it stays refused.
+            if standing is Standing.MISSING:
+                started += await self._engine.retry_call(retry)
+        return started
+
+    async def _is_over(self, workflow_id: str) -> bool:
+        standing = await self._engine.standing(workflow_id)
+        return standing not in (Standing.RUNNING, Standing.UNREACHABLE)
+
+
+def _finalize(session: WriteSession, request: FinalizeRound) -> bool:
+    """End a round, unless it has ended since it was looked at."""
+    state = session.get_one(Round, request.round_id).state
+    if state in TERMINAL_ROUND_STATES:
+        return False
+    finalize(session, request)
+    data: dict[str, JSON] = {"repair": "finalized", "from": state.value, "reason": request.failure}
+    append_audit(session, AuditFact(AuditKind.RECONCILED, actor=ACTOR, round_id=request.round_id, data=data))
+    return True
+
+
+def _settle_retry(session: WriteSession, round_id: str, position: int) -> None:
+    settle_lost(session, SettleLost(round_id, [position]))
+    data: dict[str, JSON] = {"repair": "settled", "position": position}
+    append_audit(session, AuditFact(AuditKind.RECONCILED, actor=ACTOR, round_id=round_id, data=data))

@@ -1,0 +1,173 @@
+"""The engine's side of starting, waking and repairing, for entry points; workflow code never imports this."""
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+    WorkflowExecutionStatus,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.reconciling import OpenRetry, ReconcileRequest, Standing, UnfinishedRound
+from workflows.messages import (
+    CALL_RETRY,
+    CANCEL_CALL_SIGNAL,
+    PROVIDER_ROUND,
+    RECONCILE,
+    RESOLVE_UPDATE,
+    CallRetryInput,
+    RoundInput,
+)
+
+RPC_TIMEOUT = timedelta(seconds=2)
+"""How long the engine may take to answer one request."""
+
+RECONCILE_EVERY = timedelta(seconds=30)
+"""How long something may stay broken after a crash, about."""
+
+_STANDINGS = {
+    WorkflowExecutionStatus.RUNNING: Standing.RUNNING,
+    WorkflowExecutionStatus.CONTINUED_AS_NEW: Standing.RUNNING,
+    WorkflowExecutionStatus.COMPLETED: Standing.COMPLETED,
+    WorkflowExecutionStatus.CANCELED: Standing.CANCELED,
+}
+
+
+def retry_workflow_id(retry_key: str) -> str:
+    """Name the workflow of an operator's retry: one for each, whoever starts it."""
+    return f"retry:{retry_key}"
+
+
+@dataclass(frozen=True)
+class TemporalEngine:
+    """`activities.reconciling.RoundEngine` on a Temporal client."""
+
+    client: Client
+    task_queue: str
+    heartbeat_timeout_s: float
+    task_timeout_s: float
+
+    async def standing(self, workflow_id: str) -> Standing:
+        """Say how a workflow stands."""
+        try:
+            handle = self.client.get_workflow_handle(workflow_id)
+            description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            return Standing.MISSING if error.status is RPCStatusCode.NOT_FOUND else Standing.UNREACHABLE
+        if description.status is None:
+            return Standing.UNREACHABLE
+        return _STANDINGS.get(description.status, Standing.BROKEN)
+
+    async def start_round(self, round_: UnfinishedRound) -> bool:
+        """Start the workflow of a requested round, without search attributes, which it may lack."""
+        headers = round_.request_filter
+        request = RoundInput(
+            key_id=round_.key_id,
+            round_key=round_.round_key,
+            round_id=round_.id,
+            body_digest=round_.body_digest,
+            include_clients=headers.get("include_clients"),
+            include_tools=headers.get("include_tools"),
+            search_attributes=False,
+            heartbeat_timeout_s=self.heartbeat_timeout_s,
+            on_unknown=round_.on_unknown.value,
+        )
+        return await self._start(PROVIDER_ROUND, request, round_.workflow_id, "started by the reconciler")
+
+    async def wake_round(self, workflow_id: str, invocation_id: str) -> bool:
+        """Tell a round that waits that an outcome was resolved."""
+        handle = self.client.get_workflow_handle(workflow_id)
+        return await _carried_out(
+            # The id makes a repeated update the same one. The SDK leaves the type of a named update open.
+            handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+                RESOLVE_UPDATE, invocation_id, id=f"resolve:{invocation_id}", rpc_timeout=RPC_TIMEOUT
+            )
+        )
+
+    async def cancel_call(self, workflow_id: str, position: int) -> bool:
+        """Tell a round to stop one call."""
+        handle = self.client.get_workflow_handle(workflow_id)
+        return await _carried_out(handle.signal(CANCEL_CALL_SIGNAL, position, rpc_timeout=RPC_TIMEOUT))
+
+    async def retry_call(self, retry: OpenRetry) -> bool:
+        """Start the workflow of an operator's retry."""
+        request = CallRetryInput(
+            round_id=retry.round_id,
+            position=retry.position,
+            stage=retry.stage,
+            activity_id=retry.activity_id,
+            timeout_s=retry.timeout_s,
+            heartbeat_timeout_s=self.heartbeat_timeout_s,
+        )
+        summary = f"retry of call {retry.position} of round {retry.round_id}"
+        return await self._start(CALL_RETRY, request, retry_workflow_id(retry.retry_key), summary)
+
+    def retry_workflow_id(self, retry_key: str) -> str:
+        """Name the workflow of a retry."""
+        return retry_workflow_id(retry_key)
+
+    async def _start(self, name: str, request: object, workflow_id: str, summary: str) -> bool:
+        return await _carried_out(
+            self.client.start_workflow(
+                name,
+                request,
+                id=workflow_id,
+                task_queue=self.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                task_timeout=timedelta(seconds=self.task_timeout_s),
+                rpc_timeout=RPC_TIMEOUT,
+                static_summary=summary,
+            )
+        )
+
+
+async def _carried_out(request: Coroutine[Any, Any, object]) -> bool:
+    try:
+        await request
+    except WorkflowAlreadyStartedError:
+        return True
+    except (RPCError, RuntimeError):
+        # RuntimeError: a lazy client that cannot connect.
+        return False
+    return True
+
+
+async def ensure_schedules(client: Client, task_queue: str) -> None:
+    """Create the reconciler's schedule, or bring the one that is there up to date.
+
+    Raises:
+        RPCError: the engine is away, or does not let us.
+    """
+    schedule_id = f"sluicegate-reconcile-{task_queue}"
+    schedule = Schedule(
+        action=ScheduleActionStartWorkflow(
+            RECONCILE, ReconcileRequest(), id=f"reconcile:{task_queue}", task_queue=task_queue
+        ),
+        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=RECONCILE_EVERY)]),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=RECONCILE_EVERY),
+    )
+
+    def renew(_input: ScheduleUpdateInput) -> ScheduleUpdate:
+        return ScheduleUpdate(schedule)
+
+    try:
+        await client.create_schedule(schedule_id, schedule, trigger_immediately=True, rpc_timeout=RPC_TIMEOUT)
+    except ScheduleAlreadyRunningError:
+        handle = client.get_schedule_handle(schedule_id)
+        await handle.update(renew, rpc_timeout=RPC_TIMEOUT)
+        await handle.trigger(rpc_timeout=RPC_TIMEOUT)
