@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     key_prefix: str = Field(default="sgk_", pattern=r"^[a-z]{2,8}[_-]$")
     """What every data-plane secret begins with."""
 
+    mcp_allowed_origins: frozenset[str] = frozenset()
+    """Origins of web pages that may use `/mcp`, such as `["https://agents.example"]`; programs need none."""
+
     body_max_bytes: int = Field(default=8 * MIB, ge=1024)
     """A longer request body is refused with 413."""
     result_inline_max_bytes: int = Field(default=1 * MIB, ge=1024)

@@ -1,0 +1,1 @@
+"""The console: sessions by cookie, a minimal page, and what protects the surface."""
