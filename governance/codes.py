@@ -22,6 +22,7 @@ class ErrorCode(StrEnum):
     TOOL_NOT_FOUND = "tool_not_found"
     TOOL_NOT_ALLOWED = "tool_not_allowed"
     IMPLEMENTATION_NOT_ALLOWED = "implementation_not_allowed"
+    SUBAGENT_REFUSED = "subagent_refused"
     APPROVAL_UNAVAILABLE = "approval_unavailable"
     APPROVAL_DENIED = "approval_denied"
     CREDENTIAL_REQUIRED = "credential_required"

@@ -75,6 +75,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "Tool {tool} may not be bound to {implementation}; the rule is {rule}.",
         "工具 {tool} 不能绑定到实现 {implementation}；规则：{rule}。",
     ),
+    ErrorCode.SUBAGENT_REFUSED: (
+        "{tool} did not start a subagent; the rule is {rule}.",
+        "{tool} 未启动子代理；规则：{rule}。",
+    ),
     ErrorCode.APPROVAL_UNAVAILABLE: (
         "Tool {tool} needs a person's approval, which this installation cannot ask for yet.",
         "工具 {tool} 需要人工审批，而当前环境尚不支持审批。",
