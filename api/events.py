@@ -45,11 +45,18 @@ def parse_last_event_id(value: str | None) -> int:
 class EventFeed:
     """Reads one round's events as they come."""
 
-    def __init__(self, database: Database, round_id: str, stopping: asyncio.Event) -> None:
+    def __init__(
+        self,
+        database: Database,
+        round_id: str,
+        stopping: asyncio.Event,
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
         """Follow a round until it ends or `stopping` is set."""
         self._database = database
         self._round_id = round_id
         self._stopping = stopping
+        self._keep_alive_s = keep_alive_s
 
     async def lines(self, after: int) -> AsyncIterator[str]:
         """Yield the stream's text from the event after number `after` until the round has ended."""
@@ -63,7 +70,7 @@ class EventFeed:
                 retry, after, pause, spoke_at = "", look.events[-1].number, FIRST_PAUSE_S, time.monotonic()
             if look is not None and look.is_last:
                 return
-            if time.monotonic() - spoke_at >= KEEP_ALIVE_S:
+            if time.monotonic() - spoke_at >= self._keep_alive_s:
                 yield ": keep-alive\n"
                 spoke_at = time.monotonic()
             if await self._stops_within(pause):

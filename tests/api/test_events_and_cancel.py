@@ -9,6 +9,7 @@ from httpx_sse import ServerSentEvent, aconnect_sse
 from sqlalchemy import select
 
 from activities.ledger import OpenCall
+from api.events import EventFeed
 from governance.canonical import JSON
 from models.audit import AuditEvent, AuditKind
 from tests.api.bench import Agent, APIBench, error_of, start_round, tool_call
@@ -92,6 +93,22 @@ async def test_a_stream_follows_a_round_while_it_runs(engine_api: APIBench) -> N
         events = await following
 
     assert events[-1].event == "round_completed"
+
+
+async def test_a_silent_stream_is_kept_alive_by_comments(engine_api: APIBench) -> None:
+    api = engine_api
+    agent = await api.agent(ConnectionPlan())
+    round_id = (await start_round(api, agent, [tool_call("files-read")], wait=0)).json()["round_id"]
+    feed = EventFeed(api.database, round_id, api.deps.stopping, keep_alive_s=0.0)
+
+    lines: list[str] = []
+    async for text in feed.lines(after=1):
+        lines.append(text)
+        if len(lines) == 3:
+            api.deps.stopping.set()
+
+    # A comment without a blank line dispatches nothing in any reader.
+    assert lines == [": keep-alive\n"] * 3
 
 
 async def test_a_stream_ends_when_the_process_drains(engine_api: APIBench) -> None:
