@@ -10,6 +10,7 @@ from api.documented import install_openapi
 from api.middleware import RequestContext
 from api.refusals import install_refusals
 from api.routes import (
+    call_cancels,
     connections,
     execute,
     health,
@@ -21,12 +22,14 @@ from api.routes import (
     records,
     rounds,
     tools,
+    unknown_outcomes,
 )
 
 ROUTERS = (
     tools.router,
     execute.router,
     rounds.router,
+    call_cancels.router,
     invocations.router,
     mcp_endpoint.router,
     keys.router,
@@ -34,6 +37,7 @@ ROUTERS = (
     connections.router,
     policies.router,
     records.router,
+    unknown_outcomes.router,
     health.router,
 )
 """Every route, in the order of the documentation."""

@@ -12,6 +12,7 @@ from api.schemas.calls import StartRoundBody, ToolCallBody
 from api.schemas.connections import ConnectionSettings, CreateConnectionBody, PutOverlaysBody
 from api.schemas.errors import ErrorBody
 from api.schemas.keys import CreateKeyBody, EditKeyBody, PutToolConfigBody, RotateSecretBody
+from api.schemas.unknown_outcomes import ResolveBody
 from governance.codes import ErrorCode
 
 REF_TEMPLATE = "#/components/schemas/{model}"
@@ -44,6 +45,7 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     CreateConnectionBody,
     ConnectionSettings,
     PutOverlaysBody,
+    ResolveBody,
 )
 """Every body that a route reads by itself."""
 

@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from governance.codes import RoundState
 from governance.names import EXPOSED_NAME
+from governance.resolutions import OnUnknown
 from settings import Settings
 from workflows.messages import (
     CONNECTION_SYNC,
@@ -111,6 +112,7 @@ class RoundStart:
     tool_names: Sequence[str]
     include_clients: list[str] | None
     include_tools: list[str] | None
+    on_unknown: OnUnknown = OnUnknown.FAIL
 
     @property
     def workflow_id(self) -> str:
@@ -153,6 +155,7 @@ class Engine:
                 include_tools=start.include_tools,
                 search_attributes=self.search_attributes,
                 heartbeat_timeout_s=self.settings.heartbeat_timeout_s,
+                on_unknown=start.on_unknown.value,
             ),
             id=start.workflow_id,
             task_queue=self.settings.task_queue,

@@ -19,6 +19,7 @@ from governance.codes import (
 from governance.content import cut_content, error_content, message_content
 from governance.failures import CallError
 from governance.messages import Language, message_for
+from governance.resolutions import ResolutionKind
 from models.invocation import ToolInvocation, load_invocations
 from models.payload import load_payload
 from models.round import Round, RoundCall, load_round_calls
@@ -42,6 +43,7 @@ class CallResult:
     error: CallError | None = None
     is_error: bool = False
     invocation_id: str | None = None
+    resolution: ResolutionKind | None = None
     stage: int | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -57,6 +59,7 @@ class CallResult:
             "error": None if self.error is None else _localised(self.error, language),
             "is_error": self.is_error,
             "invocation_id": self.invocation_id,
+            "resolution": None if self.resolution is None else self.resolution.value,
             "stage": self.stage,
             "tool": self.tool,
             "started_at": _time(self.started_at),
@@ -155,6 +158,7 @@ def _result_of(
         error=error,
         is_error=invocation.is_error,
         invocation_id=invocation.id,
+        resolution=invocation.resolution_kind,
         stage=call.stage,
         started_at=invocation.started_at,
         finished_at=invocation.finished_at,
@@ -193,8 +197,11 @@ def _content(
     error: CallError | None,
     inline_max_bytes: int,
 ) -> str:
-    if invocation.response_digest is not None:
-        stored = load_payload(session, invocation.response_digest)
+    # What an operator found out later is what the model is told.
+    resolved: str | None = (invocation.resolution or {}).get("result_digest")
+    digest = invocation.response_digest or resolved
+    if digest is not None:
+        stored = load_payload(session, digest)
         if stored is not None:
             text = message_content(json.loads(stored))
             return cut_content(text, inline_max_bytes, result_link(invocation.id))

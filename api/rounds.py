@@ -17,6 +17,7 @@ from api.errors import APIProblem, Audited, not_found
 from api.results import RoundAnswer, load_answer
 from governance.canonical import JSON, canonical_bytes, digest_of
 from governance.codes import ErrorCode, RoundState
+from governance.resolutions import OnUnknown
 from models.base import new_id
 from models.database import DatabaseError, ReadSession, WriteSession
 from models.key import ApiKey
@@ -56,6 +57,7 @@ class AskedRound:
     include_clients: list[str] | None
     include_tools: list[str] | None
     idempotency_key: str | None
+    on_unknown: OnUnknown = OnUnknown.FAIL
 
     @property
     def filter_headers(self) -> dict[str, JSON]:
@@ -199,6 +201,7 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
         request_id=asked.request_id,
         request_filter=asked.filter_headers,
         calls=calls,
+        on_unknown=asked.on_unknown,
     )
     return _stored(insert_round(session, requested, round_id))
 
@@ -227,6 +230,7 @@ def _start_of(key_id: str, asked: AskedRound, stored: _Stored) -> RoundStart:
         tool_names=[call.name for call in asked.calls],
         include_clients=asked.include_clients,
         include_tools=asked.include_tools,
+        on_unknown=asked.on_unknown,
     )
 
 

@@ -1,5 +1,6 @@
 """The engine's side of starting, waking and repairing, for entry points; workflow code never imports this."""
 
+import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,12 +18,19 @@ from temporalio.client import (
     ScheduleUpdate,
     ScheduleUpdateInput,
     WorkflowExecutionStatus,
+    WorkflowFailureError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.reconciling import OpenRetry, ReconcileRequest, Standing, UnfinishedRound
+from activities.reconciling import (
+    OpenRetry,
+    ReconcileReport,
+    ReconcileRequest,
+    Standing,
+    UnfinishedRound,
+)
 from workflows.messages import (
     CALL_RETRY,
     CANCEL_CALL_SIGNAL,
@@ -115,6 +123,34 @@ class TemporalEngine:
         )
         summary = f"retry of call {retry.position} of round {retry.round_id}"
         return await self._start(CALL_RETRY, request, retry_workflow_id(retry.retry_key), summary)
+
+    async def start_reconcile(self, grace_s: float) -> bool:
+        """Start a reconciliation, or join the one that was asked for before and goes on."""
+        return await _carried_out(
+            self.client.start_workflow(
+                RECONCILE,
+                ReconcileRequest(grace_s),
+                id=self._reconcile_id,
+                task_queue=self.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                rpc_timeout=RPC_TIMEOUT,
+                static_summary="asked for by an operator",
+            )
+        )
+
+    async def reconcile_report(self, wait_s: float) -> ReconcileReport | None:
+        """Return what the reconciliation repaired; None where it has not ended within `wait_s`, or failed."""
+        handle = self.client.get_workflow_handle(self._reconcile_id, result_type=ReconcileReport)
+        try:
+            async with asyncio.timeout(wait_s):
+                report: ReconcileReport = await handle.result()
+                return report
+        except (TimeoutError, WorkflowFailureError, RPCError, RuntimeError):
+            return None
+
+    @property
+    def _reconcile_id(self) -> str:
+        return f"reconcile-now:{self.task_queue}"
 
     def retry_workflow_id(self, retry_key: str) -> str:
         """Name the workflow of a retry."""

@@ -1,5 +1,6 @@
 """Rounds: start one, look at it, follow it, cancel it."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Header
@@ -62,7 +63,8 @@ async def start_round(
     calls and filter headers gives the same round, with others 409.
     """
     body = await caller.body(StartRoundBody)
-    asked = asked_round(caller, [asked_call(call) for call in body.tool_calls], idempotency_key)
+    calls = [asked_call(call) for call in body.tool_calls]
+    asked = replace(asked_round(caller, calls, idempotency_key), on_unknown=body.on_unknown)
     key_id, repeat = await caller.read(_admit, caller.deps, asked)
     wait_s = min(DEFAULT_WAIT_S if body.wait is None else body.wait, caller.deps.settings.round_wait_max_s)
     answer = await (

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.schemas.errors import CallErrorBody
 from api.schemas.values import AnyJSON, CallId, ToolName
 from governance.codes import InvocationOutcome, InvocationStatus, RoundState
+from governance.resolutions import OnUnknown, ResolutionKind
 
 
 class FunctionBody(BaseModel):
@@ -49,6 +50,13 @@ class StartRoundBody(BaseModel):
             description="Seconds to wait for the end before answering 202; the server has a limit.",
         ),
     ] = None
+    on_unknown: Annotated[
+        OnUnknown,
+        Field(
+            description="What the round does when nobody knows whether a call ran: go on, or wait for an"
+            " operator's resolution before its next stage."
+        ),
+    ] = OnUnknown.FAIL
 
 
 class ToolMessageBody(BaseModel):
@@ -72,6 +80,9 @@ class ResultBody(BaseModel):
     error: CallErrorBody | None
     is_error: bool
     invocation_id: str | None
+    resolution: ResolutionKind | None = Field(
+        None, description="What an operator said later of an unknown outcome."
+    )
     stage: int | None
     tool: str
     started_at: datetime | None

@@ -92,6 +92,7 @@ class RoundBench:
     client: Client
     database: Database
     task_queue: str
+    heartbeat_timeout_s: float = 5.0
 
     async def start(
         self, key_id: str, calls: Sequence[Call], workflow_id: str | None = None
@@ -100,7 +101,7 @@ class RoundBench:
         round_id = await self.database.write(add_round, key_id, calls, workflow_id)
         handle = await self.client.start_workflow(
             ProviderRound.run,
-            RoundInput(key_id, round_id, round_id, search_attributes=False, heartbeat_timeout_s=1.0),
+            RoundInput(key_id, round_id, round_id, search_attributes=False, heartbeat_timeout_s=self.heartbeat_timeout_s),
             id=workflow_id,
             task_queue=self.task_queue,
             task_timeout=timedelta(seconds=2),
