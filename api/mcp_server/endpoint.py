@@ -111,6 +111,10 @@ class Exchange:
             # Strangers are turned away before they are told what is wrong with their message.
             await self._caller.check()
             return _sent(_refusal(frame, problem))
+        except APIProblem as problem:
+            if not isinstance(frame, Request):
+                raise
+            return _sent(await self._refused(frame, problem))
 
     async def resume(self, last_event_id: str) -> Response:
         """Answer once more what an earlier stream of this session was to carry.

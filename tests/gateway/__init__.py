@@ -1,0 +1,1 @@
+"""The filters, names and guarantees of the gateway, judged from outside."""
