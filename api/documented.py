@@ -12,6 +12,18 @@ from api.schemas.calls import StartRoundBody, ToolCallBody
 from api.schemas.connections import ConnectionSettings, CreateConnectionBody, PutOverlaysBody
 from api.schemas.errors import ErrorBody
 from api.schemas.keys import CreateKeyBody, EditKeyBody, PutToolConfigBody, RotateSecretBody
+from api.schemas.programs import (
+    CreateConversationBody,
+    CreateProgramBody,
+    CreateRuntimeBody,
+    CreateTaskBody,
+    EditProgramBody,
+    EditRuntimeBody,
+    HandshakeBody,
+    PutApprovedBody,
+    PutPinBody,
+    RegisterVersionBody,
+)
 from api.schemas.unknown_outcomes import ResolveBody
 from governance.codes import ErrorCode
 
@@ -32,6 +44,9 @@ DATA_PLANE = (
 CONTROL_PLANE = (*ALWAYS, ErrorCode.INVALID_KEY, ErrorCode.FORBIDDEN)
 """Codes of every control-plane route."""
 
+PROGRAM_PLANE = (*ALWAYS, ErrorCode.INVALID_KEY, ErrorCode.KEY_DISABLED, ErrorCode.FORBIDDEN)
+"""Codes of every program-plane route."""
+
 BODY = (ErrorCode.BODY_TOO_LARGE,)
 """Codes of every route with a body."""
 
@@ -45,6 +60,16 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     CreateConnectionBody,
     ConnectionSettings,
     PutOverlaysBody,
+    CreateProgramBody,
+    EditProgramBody,
+    RegisterVersionBody,
+    HandshakeBody,
+    CreateRuntimeBody,
+    EditRuntimeBody,
+    CreateConversationBody,
+    CreateTaskBody,
+    PutApprovedBody,
+    PutPinBody,
     ResolveBody,
 )
 """Every body that a route reads by itself."""
