@@ -1,9 +1,8 @@
 """Keeps a running activity's heartbeat going, so that a dead worker is noticed and a cancel arrives."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from temporalio import activity
 
@@ -14,17 +13,23 @@ LONGEST_PAUSE_S = 0.4
 """A cancel arrives with the answer to a beat, so beats are close; a shorter call never beats at all."""
 
 
+class Detailed(Protocol):
+    """Whoever knows what the next attempt should know."""
+
+    @property
+    def details(self) -> tuple[Any, ...]:
+        """What travels with each beat and reaches the next attempt."""
+        ...
+
+
 class Heartbeat:
-    """Beats until it is left; `details` travel with each beat and reach the next attempt."""
+    """Beats until it is left."""
 
-    def __init__(self, timeout: timedelta | None, details: Sequence[Any] = ()) -> None:
-        """Beat for an activity with this heartbeat timeout; without one, stay silent.
-
-        `details` are those that the attempt before left: a beat without them would take them away.
-        """
+    def __init__(self, timeout: timedelta | None, detailed: Detailed) -> None:
+        """Beat for an activity with this heartbeat timeout; without one, stay silent."""
         self._timeout = timeout
+        self._detailed = detailed
         self._task: asyncio.Task[None] | None = None
-        self.details: tuple[Any, ...] = tuple(details)
 
     async def __aenter__(self) -> Self:
         """Begin to beat."""
@@ -42,4 +47,4 @@ class Heartbeat:
     async def _beat(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
-            activity.heartbeat(*self.details)
+            activity.heartbeat(*self._detailed.details)

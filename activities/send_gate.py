@@ -4,9 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from temporalio import activity
-
-from activities.heartbeat import Heartbeat
+from activities.flights import Flight
 from activities.ledger import OpenCall, mark_call_sent, open_next_send
 from governance.canonical import JSON
 from governance.codes import SendOutcome
@@ -22,11 +20,11 @@ logger = logging.getLogger(__name__)
 class LedgerGate:
     """Commits each send before its first byte, and keeps where its answer can be resumed."""
 
-    def __init__(self, database: Database, call: OpenCall, heartbeat: Heartbeat) -> None:
+    def __init__(self, database: Database, call: OpenCall, flight: Flight) -> None:
         """Begin at the send that `call` opened, or whose answer it is to fetch."""
         self._database = database
         self._call = call
-        self._heartbeat = heartbeat
+        self._flight = flight
         self._saver: asyncio.Task[None] | None = None
         self._cursor: Mapping[str, JSON] | None = None
         if call.resume is not None:
@@ -63,7 +61,7 @@ class LedgerGate:
     async def on_cursor(self, cursor: Mapping[str, JSON]) -> None:
         """Keep a cursor: in the next heartbeat at once, in the database if the call lasts."""
         self._cursor = dict(cursor)
-        self._heartbeat.details = ({"send_id": self.send_id, **cursor},)
+        self._flight.details = ({"send_id": self.send_id, **cursor},)
         if self._saver is None or self._saver.done():
             self._saver = asyncio.create_task(self._save(self.send_id, CURSOR_DELAY_S))
 
@@ -89,10 +87,4 @@ class LedgerGate:
 
     def tell_upstream_on_cancel(self) -> bool:
         """Whether a cancel is somebody's wish: not a worker's end and not an operator's pause."""
-        return not is_hand_over()
-
-
-def is_hand_over() -> bool:
-    """Whether this attempt was canceled so that another one goes on with the call."""
-    details = activity.cancellation_details()
-    return details is not None and (details.worker_shutdown or details.paused or details.reset)
+        return self._flight.tells_upstream

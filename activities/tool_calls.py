@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.flights import Flight, Stop
 from activities.heartbeat import Heartbeat
 from activities.ledger import (
     MAX_SENDS,
@@ -27,7 +28,7 @@ from activities.ledger import (
 )
 from activities.opening import NotThisCallError, open_call
 from activities.runner import RepeatLaterError, Runner
-from activities.send_gate import LedgerGate, is_hand_over
+from activities.send_gate import LedgerGate
 from governance.admission import call_error
 from governance.canonical import JSON, is_object
 from governance.codes import Classification, ErrorCode, IdempotencyClass, InvocationStatus, SendOutcome
@@ -104,27 +105,41 @@ class ToolCalls:
         self._runners = runners
         self._worker = worker
         self._unsettled: dict[str, _Ending] = {}
+        self._flights: dict[str, Flight] = {}
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: CallTool) -> CallToolResult:
         """Make one call, at most once where the tool is unsafe; idempotent by round and activity id."""
         info = activity.info()
         place = CallPlace(request.round_id, request.position, request.stage, info.activity_id)
-        cancel = _Cancel()
-        async with Heartbeat(info.heartbeat_timeout, info.heartbeat_details) as heartbeat:
-            ending = self._unsettled.get(place.idempotency_key)
-            if ending is None:
-                opened = await cancel.outlast(self._open(place, info.heartbeat_details))
-                if isinstance(opened, SettledCall):
-                    return _result(opened)
-                try:
-                    ending = await self._attempt(opened, heartbeat, cancel)
-                except LeaseLostError as error:
-                    raise ApplicationError(str(error), type=REPLACED, non_retryable=True) from error
-            settled = await cancel.outlast(self._settle(ending))
-        if settled.status is InvocationStatus.CANCELED and cancel.came:
+        flight = self._flights.get(place.idempotency_key)
+        if flight is None:
+            flight = self._take_off(place, tuple(info.heartbeat_details))
+        async with Heartbeat(info.heartbeat_timeout, flight):
+            settled = await flight.land()
+        if settled.status is InvocationStatus.CANCELED and flight.stop is Stop.WISH:
             raise asyncio.CancelledError
         return _result(settled)
+
+    def _take_off(self, place: CallPlace, details: tuple[Any, ...]) -> Flight:
+        key = place.idempotency_key
+        flight = self._flights[key] = Flight(details)
+        flight.task = asyncio.create_task(self._fly(place, flight))
+        flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
+        return flight
+
+    async def _fly(self, place: CallPlace, flight: Flight) -> SettledCall:
+        """Make the call from its opening to its settlement; nothing interrupts this but the end of all."""
+        ending = self._unsettled.get(place.idempotency_key)
+        if ending is None:
+            opened = await self._open(place, flight.details)
+            if isinstance(opened, SettledCall):
+                return opened
+            try:
+                ending = await self._attempt(opened, flight)
+            except LeaseLostError as error:
+                raise ApplicationError(str(error), type=REPLACED, non_retryable=True) from error
+        return await self._settle(ending)
 
     async def _open(self, place: CallPlace, details: Sequence[Any]) -> OpenCall | SettledCall:
         heard = details[0] if details and is_object(details[0]) else None
@@ -134,23 +149,25 @@ class ToolCalls:
         except (NotThisCallError, RequestMismatchError) as error:
             raise ApplicationError(str(error), type=NOT_WANTED, non_retryable=True) from error
 
-    async def _attempt(self, call: OpenCall, heartbeat: Heartbeat, cancel: "_Cancel") -> _Ending:
+    async def _attempt(self, call: OpenCall, flight: Flight) -> _Ending:
         """Send the call once, or fetch the answer to one that left; say what is to be recorded.
 
         Raises:
             ApplicationError: another attempt follows.
             LeaseLostError: another worker has the call, or it is terminal.
         """
-        gate = LedgerGate(self._database, call, heartbeat)
+        gate = LedgerGate(self._database, call, flight)
         try:
-            if cancel.came:
-                return await self._after_cancel(call, gate)
-            return _Ending(call, gate.send_id, await self._run(call, gate, cancel))
+            if flight.stop is not None:
+                return await self._after_stop(call, gate, flight.stop)
+            return _Ending(call, gate.send_id, await self._run(call, gate, flight))
         except asyncio.CancelledError:
-            return await self._after_cancel(call, gate)
+            if flight.stop is None:
+                raise
+            return await self._after_stop(call, gate, flight.stop)
         except RepeatLaterError as error:
-            if cancel.came:
-                return await self._after_cancel(call, gate)
+            if flight.stop is not None:
+                return await self._after_stop(call, gate, flight.stop)
             return await self._repeat_later(call, gate, error)
         except DatabaseError as error:
             if gate.is_sent:
@@ -158,13 +175,14 @@ class ToolCalls:
             # The ledger could not say yes, so nothing left.
             return await self._repeat_later(call, gate, RepeatLaterError(_not_sent(call), None), cause=error)
 
-    async def _run(self, call: OpenCall, gate: LedgerGate, cancel: "_Cancel") -> CallOutcome:
+    async def _run(self, call: OpenCall, gate: LedgerGate, flight: Flight) -> CallOutcome:
         runner = self._runners[SourceKind(call.snapshot.source_kind)]
+        flight.runner = asyncio.create_task(runner.run(call, gate))
         try:
-            # An answer that is there already wins over a cancel that comes with it.
-            return await cancel.outlast(runner.run(call, gate), interrupt=True)
+            # Waiting on the task keeps an answer that comes together with a cancel: the answer wins.
+            return await flight.runner
         finally:
-            await cancel.outlast(gate.close())
+            await gate.close()
 
     async def _repeat_later(
         self, call: OpenCall, gate: LedgerGate, error: RepeatLaterError, cause: Exception | None = None
@@ -187,15 +205,18 @@ class ToolCalls:
             next_retry_delay=timedelta(seconds=wait_s),
         ) from (cause or error)
 
-    async def _after_cancel(self, call: OpenCall, gate: LedgerGate) -> _Ending:
-        """Say truly what a cancel left behind: what was sent may have run.
+    async def _after_stop(self, call: OpenCall, gate: LedgerGate, stop: Stop) -> _Ending:
+        """Say truly what a stop left behind: what was sent may have run.
 
         A worker that ends is no wish to cancel: the call goes to another worker, unless it was sent, may
         not be repeated, and its answer cannot be fetched.
         """
         tool = call.snapshot.exposed_name
-        if not is_hand_over():
+        if stop is Stop.WISH:
             return _Ending(call, gate.send_id, canceled_outcome(tool, was_sent=gate.is_sent))
+        if stop is Stop.OVERDUE:
+            overdue = unknown_outcome(tool, "overdue") if gate.is_sent else _not_sent(call)
+            return _Ending(call, gate.send_id, overdue)
         unsafe = call.snapshot.idempotency is IdempotencyClass.UNSAFE
         if gate.can_be_resumed:
             await gate.keep_cursor()
@@ -230,25 +251,6 @@ class ToolCalls:
                 logger.warning("The database is away while a tool call is settled; trying again.")
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 2.0)
-
-
-class _Cancel:
-    """Remembers a cancel that came while something was awaited that has to come to its end."""
-
-    def __init__(self) -> None:
-        self.came = False
-
-    async def outlast(self, work: Coroutine[Any, Any, T], *, interrupt: bool = False) -> T:
-        """Await `work` whole; a cancel is noted, and with `interrupt` passed on to the work."""
-        task = asyncio.create_task(work)
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                self.came = True
-                if interrupt:
-                    task.cancel()
-        return task.result()
 
 
 def _not_sent(call: OpenCall) -> CallOutcome:
