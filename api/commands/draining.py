@@ -14,12 +14,16 @@ from governance.codes import InvocationStatus, RoundState
 from models.database import Database, DatabaseError, ReadSession
 from models.invocation import ToolInvocation
 from models.round import Round, RoundCall
+from models.send import ToolSend
 
 LOOK_EVERY_S = 0.2
 """How often the running rounds are looked at."""
 
 DESCRIBE_TIMEOUT = timedelta(seconds=1)
 """The engine is on this machine, or it is not worth waiting for."""
+
+MOST_ROUNDS = 500
+"""Rounds waited for; more than this many do not end within a drain anyway."""
 
 SHOWN_ROUNDS = 5
 """Rounds named in the line that says what is waited for."""
@@ -38,32 +42,47 @@ class OpenRound:
         return f"round {self.id} ({', '.join(self.tools) or 'between two stages'})"
 
 
-def load_open_rounds(session: ReadSession) -> tuple[OpenRound, ...]:
-    """Return the rounds that are under way, oldest first."""
+def load_open_rounds(session: ReadSession, worker: str | None = None) -> tuple[OpenRound, ...]:
+    """Return the rounds under way, oldest first; with `worker`, those with a call that runs there."""
     rounds = session.execute(
         select(Round.id, Round.workflow_id)
         .where(Round.state.in_((RoundState.REQUESTED, RoundState.RUNNING)))
         .order_by(Round.created_at)
+        .limit(MOST_ROUNDS)
     ).all()
-    running = session.execute(
+    running = (
         select(RoundCall.round_id, RoundCall.tool_name)
         .join(ToolInvocation, ToolInvocation.id == RoundCall.invocation_id)
         .where(ToolInvocation.status == InvocationStatus.RUNNING)
         .order_by(RoundCall.position)
-    ).all()
+    )
+    if worker is not None:
+        sends = select(ToolSend.invocation_id).where(ToolSend.worker == worker)
+        running = running.where(ToolInvocation.id.in_(sends))
     tools: dict[str, list[str]] = {}
-    for round_id, tool in running:
+    for round_id, tool in session.execute(running):
         tools.setdefault(round_id, []).append(tool)
-    return tuple(OpenRound(row.id, row.workflow_id, tuple(tools.get(row.id, ()))) for row in rounds)
+    return tuple(
+        OpenRound(row.id, row.workflow_id, tuple(tools.get(row.id, ())))
+        for row in rounds
+        if worker is None or row.id in tools
+    )
 
 
 class Drain:
-    """Waits for the rounds that are under way when it is made; later ones are left to the next start."""
+    """Waits for the rounds that are under way when it begins; later ones are left to others.
 
-    def __init__(self, database: Database, client: Client, say: Callable[[str], None]) -> None:
+    With `worker`, the identity of this process's worker, it waits for the calls that run there alone: the
+    rounds of a cluster go on at its other workers.
+    """
+
+    def __init__(
+        self, database: Database, client: Client, say: Callable[[str], None], worker: str | None = None
+    ) -> None:
         self._database = database
         self._client = client
         self._say = say
+        self._worker = worker
 
     async def wait(self, stopping: Stopping, patience_s: float) -> None:
         """Wait until every round has ended, `patience_s` have passed or the end is urgent; tells which."""
@@ -110,7 +129,7 @@ class Drain:
 
     async def _open_rounds(self) -> tuple[OpenRound, ...]:
         try:
-            return await self._database.read(load_open_rounds)
+            return await self._database.read(load_open_rounds, self._worker)
         except DatabaseError:
             # A database that is away now tells nothing about what runs: there is nothing to wait for by name.
             return ()

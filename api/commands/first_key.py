@@ -2,7 +2,7 @@
 
 from sqlalchemy import inspect
 
-from models.audit import AuditFact, AuditKind, append_audit
+from api.changes import record_change
 from models.base import new_id
 from models.database import Database, WriteSession
 from models.key import ApiKey, add_secret
@@ -22,12 +22,5 @@ def make_first_key(session: WriteSession, prefix: str) -> str:
     session.add(key)
     session.flush()
     secret = add_secret(session, key.id, prefix)
-    append_audit(
-        session,
-        AuditFact(
-            AuditKind.CONTROL_CHANGE,
-            actor="up",
-            data={"change": "key_created", "key_id": key.id, "name": FIRST_KEY_NAME},
-        ),
-    )
+    record_change(session, "first start", "create_key", key=key.id, settings={"name": FIRST_KEY_NAME})
     return secret.text

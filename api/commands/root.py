@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Entry] = {
     "serve": Entry("serve", "Run the API against a Temporal server and a database.", RUN),
     "worker": Entry("worker", "Run a worker against a Temporal server and a database.", RUN),
     "migrate": Entry("migrate", "Bring the database, and Temporal's search attributes, up to date.", RUN),
+    "reconcile": Entry("reconcile", "Repair at once what crashes left behind.", RUN),
     "status": Entry("status", "Show where the server of this data folder is.", USE),
     "keys": Entry("keys", "API keys, their secrets and the tools they may use.", USE),
     "connections": Entry("connections", "Connections to MCP servers.", USE),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 from temporalio.client import Client
 
+from api.commands.draining import Drain
 from api.commands.engine_check import connect_later, connect_now, knows_search_attributes
 from api.commands.failures import CommandFailed
 from api.commands.option_groups import with_groups
@@ -75,9 +77,12 @@ async def run_serve(options: ServeOptions) -> None:
         await _require_current(database)
         vault = vault_of(settings)
         client = await (connect_now(settings) if options.with_worker else connect_later(settings))
+        drain: Drain | None = None
         if options.with_worker:
             parts = WorkerParts(settings.model_copy(update={"drain_s": 0.0}), database, vault, client)
-            await stack.enter_async_context(running_worker(parts))
+            worker = await stack.enter_async_context(running_worker(parts))
+            facts: Mapping[str, object] = worker.config()
+            drain = Drain(database, client, say, str(facts["identity"]))
         deps = APIDeps(
             settings,
             database,
@@ -87,7 +92,7 @@ async def run_serve(options: ServeOptions) -> None:
             search_attributes=await _check_engine(client, settings),
             eager_start=options.with_worker,
         )
-        service = Service(deps, listener, stopping, runs_rounds=options.with_worker)
+        service = Service(deps, listener, stopping, drain)
         await service.run(lambda: say(f"Sluicegate serves {url_of(listener)} (docs: /docs)"), None)
         say("Stopped.")
 

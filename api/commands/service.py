@@ -25,12 +25,12 @@ REQUESTS_S = 1.0
 
 @dataclass(frozen=True)
 class Service:
-    """The API on a bound socket; where this process `runs_rounds` too, it waits for them when it ends."""
+    """The API on a bound socket; `drain` is what it waits for when it ends, beside the requests in flight."""
 
     deps: APIDeps
     listener: socket.socket
     stopping: Stopping
-    runs_rounds: bool
+    drain: Drain | None
 
     async def run(self, announce: Callable[[], None], engine_end: Coroutine[Any, Any, str] | None) -> None:
         """Serve until a signal comes; `announce` is called as soon as requests are answered.
@@ -60,9 +60,8 @@ class Service:
         until = loop.time() + self.deps.settings.drain_s
         self.deps.stopping.set()
         server.stop()
-        if drains and self.runs_rounds and self.deps.temporal is not None:
-            drain = Drain(self.deps.database, self.deps.temporal, say)
-            await drain.wait(self.stopping, self.deps.settings.drain_s)
+        if drains and self.drain is not None:
+            await self.drain.wait(self.stopping, self.deps.settings.drain_s)
             until = loop.time() + REQUESTS_S
         await first_of(serving, self.stopping.urgent.wait(), timeout_s=max(0.0, until - loop.time()))
         loop.call_later(LAST_S, end_now, 1)

@@ -16,6 +16,7 @@ from api.commands.data_files import (
     remove_record,
     write_record,
 )
+from api.commands.draining import Drain
 from api.commands.first_key import is_new, make_first_key
 from api.commands.option_groups import with_groups
 from api.commands.process_edge import load_settings, refusals, run_process
@@ -116,7 +117,7 @@ async def run_up(options: UpOptions) -> None:
             this_process(), url_of(listener), temporal.address, temporal.ui_url, str(folder)
         )
         stack.callback(remove_record, folder)
-        service = Service(deps, listener, stopping, runs_rounds=True)
+        service = Service(deps, listener, stopping, Drain(database, client, say))
         secrets = FirstSecrets(token if first_start else None, first_key)
         await service.run(lambda: _announce(place, secrets), _end_of(temporal))
         say("Stopped.")

@@ -200,6 +200,12 @@ async def test_the_example_starts_a_round_through_temporal(up: Up, orders: str) 
     assert "call_7  refused    orders-find_odrer: " in done.out
 
 
+async def test_the_reconciler_can_be_run_by_hand(up: Up) -> None:
+    where = {"SLUICEGATE_TEMPORAL_ADDRESS": up.place["temporal_address"]}
+    done = await sluicegate("reconcile", data_dir=up.data_dir, extra=where)
+    assert (done.status, done.out) == (0, "Repaired: nothing needed it.\n")
+
+
 async def test_a_killed_up_leaves_no_temporal_server_and_its_folder_can_be_used_again(tmp_path: Path) -> None:
     async with running_up(tmp_path) as killed:
         server = identify(json.loads((tmp_path / "temporal.json").read_text())["server"]["pid"])
