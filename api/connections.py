@@ -41,7 +41,7 @@ SETTINGS = (
 DIALLING = frozenset({"url", "network", "protocol_version"})
 """Settings after whose change the server is contacted again."""
 
-PROJECTED = frozenset({"tool_timeout_s", "idempotency"})
+PROJECTED = frozenset({"url", "tool_timeout_s", "idempotency"})
 """Settings that stand in the snapshots of the connection's tools."""
 
 

@@ -4,8 +4,8 @@ A fresh round costs three transactions here: one read before, one write, one rea
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sqlalchemy.exc import IntegrityError
@@ -58,6 +58,7 @@ class AskedRound:
     include_tools: list[str] | None
     idempotency_key: str | None
     on_unknown: OnUnknown = OnUnknown.FAIL
+    implementations: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def filter_headers(self) -> dict[str, JSON]:
@@ -66,8 +67,11 @@ class AskedRound:
 
     @cached_property
     def body_digest(self) -> str:
-        """What must be equal for a repeat: the calls and the filter headers, not how long to wait."""
-        return digest_of({"calls": [call.to_json() for call in self.calls], **self.filter_headers})
+        """What must be equal for a repeat: calls, filter headers, implementations; not how long to wait."""
+        asked: dict[str, JSON] = {"calls": [call.to_json() for call in self.calls], **self.filter_headers}
+        if self.implementations:
+            asked["implementations"] = dict(self.implementations)
+        return digest_of(asked)
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,7 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
         request_id=asked.request_id,
         request_filter=asked.filter_headers,
         calls=calls,
+        implementations=asked.implementations,
         on_unknown=asked.on_unknown,
     )
     return _stored(insert_round(session, requested, round_id))

@@ -21,6 +21,7 @@ from models.connection import load_connections
 from models.database import ReadSession, WriteSession
 from models.projection import load_overlays, reproject_connection
 from models.tool import PolicyOverlayRow
+from models.version_projection import project_core, reproject_all_versions
 
 router = APIRouter(prefix="/api/v1/policies", tags=["policies"], dependencies=[Depends(require_admin)])
 
@@ -90,9 +91,10 @@ def _put(
         for position, overlay in enumerate(overlays)
     )
     session.flush()
-    changed = [
+    changed = {
         name for connection in connections for name in reproject_connection(session, connection).changed
-    ]
+    }
+    changed.update(project_core(session).changed, reproject_all_versions(session))
     after = _show(session)
     record_change(session, request_id, "put_tool_overlays", before=before, after=after)
     return after, sorted(changed)

@@ -64,7 +64,11 @@ async def start_round(
     """
     body = await caller.body(StartRoundBody)
     calls = [asked_call(call) for call in body.tool_calls]
-    asked = replace(asked_round(caller, calls, idempotency_key), on_unknown=body.on_unknown)
+    asked = replace(
+        asked_round(caller, calls, idempotency_key),
+        on_unknown=body.on_unknown,
+        implementations=body.implementations,
+    )
     key_id, repeat = await caller.read(_admit, caller.deps, asked)
     wait_s = min(DEFAULT_WAIT_S if body.wait is None else body.wait, caller.deps.settings.round_wait_max_s)
     answer = await (

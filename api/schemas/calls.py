@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.schemas.errors import CallErrorBody
 from api.schemas.values import AnyJSON, CallId, ToolName
 from governance.codes import InvocationOutcome, InvocationStatus, RoundState
+from governance.decision import Level
 from governance.resolutions import OnUnknown, ResolutionKind
 
 
@@ -57,6 +58,13 @@ class StartRoundBody(BaseModel):
             " operator's resolution before its next stage."
         ),
     ] = OnUnknown.FAIL
+    implementations: Annotated[
+        dict[ToolName, ToolName],
+        Field(
+            max_length=256,
+            description="The implementation to bind of a tool, by reference, where it is not the default.",
+        ),
+    ] = {}
 
 
 class ToolMessageBody(BaseModel):
@@ -129,7 +137,7 @@ class HiddenToolBody(BaseModel):
     """A tool that the request may not use, and which level of the filter removed it."""
 
     name: str
-    level: Literal["key", "connection", "request"]
+    level: Level
     reason: str
 
 

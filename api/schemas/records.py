@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from api.schemas.calls import RoundBody
 from api.schemas.values import AnyJSON
 from governance.codes import RoundState
+from governance.decision import Level
 from models.audit import AuditKind
 
 
@@ -71,7 +72,7 @@ class ExplainedTool(BaseModel):
     client: str
     upstream_name: str
     decision: Literal["allowed", "needs_approval", "denied"]
-    level: Literal["key", "connection", "request"] | None
+    level: Level | None
     code: str | None
     reason: str | None
 
