@@ -28,7 +28,8 @@ _ERROR = re.compile(r"^\| `([a-z_]+)` \| [\d, ]+ \| (?:yes|no) \| (.+) \|$")
 def current_page(app: FastAPI, page: str) -> str:
     """Return the page with its tables as the code has them now."""
     rows = _route_rows(app)
-    meanings = dict(found.groups() for line in page.splitlines() if (found := _ERROR.match(line)))
+    described = [found for line in page.splitlines() if (found := _ERROR.match(line))]
+    meanings = {str(found.group(1)): str(found.group(2)) for found in described}
     lines: list[str] = []
     written: set[str] = set()
     for line in page.splitlines():
