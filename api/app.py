@@ -11,6 +11,7 @@ from api.middleware import RequestContext
 from api.refusals import install_refusals
 from api.routes import (
     call_cancels,
+    chat,
     connections,
     execute,
     health,
@@ -22,6 +23,7 @@ from api.routes import (
     program_capabilities,
     program_tasks,
     programs,
+    providers,
     records,
     rounds,
     runtimes,
@@ -31,6 +33,7 @@ from api.routes import (
 )
 
 ROUTERS = (
+    chat.router,
     tools.router,
     execute.router,
     rounds.router,
@@ -41,6 +44,7 @@ ROUTERS = (
     key_tools.router,
     connections.router,
     policies.router,
+    providers.router,
     programs.router,
     runtimes.router,
     tool_governance.router,

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from temporalio.client import Client
 
 import models.migrations
+from activities.chat_providers import ChatProviders
 from api.engine import Engine
 from api.function_format import FunctionCache
 from governance.tool_cache import ToolCache
@@ -41,6 +42,8 @@ class APIDeps:
     functions: FunctionCache = field(default_factory=FunctionCache)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process drains: event streams end, so that the server can."""
+    chat_keep_alive_s: float = 15.0
+    """A chat stream without a token for this long gets a comment, so that proxies keep the connection."""
 
     @cached_property
     def engine(self) -> Engine:
@@ -51,6 +54,16 @@ class APIDeps:
             search_attributes=self.search_attributes,
             eager_start=self.eager_start,
         )
+
+    @cached_property
+    def chat(self) -> ChatProviders:
+        """The clients of chat providers: the one way in which the API itself dials."""
+        return ChatProviders(self.vault)
+
+    async def aclose(self) -> None:
+        """Close what was made here; what was handed in is the builder's."""
+        if "chat" in self.__dict__:
+            await self.chat.aclose()
 
     @cached_property
     def schema_head(self) -> str | None:

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from api.errors import STATUSES
 from api.schemas.calls import StartRoundBody, ToolCallBody
+from api.schemas.chat import ChatBody
 from api.schemas.connections import ConnectionSettings, CreateConnectionBody, PutOverlaysBody
 from api.schemas.errors import ErrorBody
 from api.schemas.keys import CreateKeyBody, EditKeyBody, PutToolConfigBody, RotateSecretBody
@@ -24,6 +25,7 @@ from api.schemas.programs import (
     PutPinBody,
     RegisterVersionBody,
 )
+from api.schemas.providers import CreateProviderBody, ProviderSettings
 from api.schemas.unknown_outcomes import ResolveBody
 from governance.codes import ErrorCode
 
@@ -60,6 +62,9 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     CreateConnectionBody,
     ConnectionSettings,
     PutOverlaysBody,
+    ChatBody,
+    CreateProviderBody,
+    ProviderSettings,
     CreateProgramBody,
     EditProgramBody,
     RegisterVersionBody,

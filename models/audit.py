@@ -26,6 +26,8 @@ class AuditKind(StrEnum):
     CALL_CANCEL_REQUESTED = "call_cancel_requested"
     OUTCOME_RESOLVED = "outcome_resolved"
     RECONCILED = "reconciled"
+    CHAT_SENT = "chat_sent"
+    CHAT_SETTLED = "chat_settled"
     CONTROL_CHANGE = "control_change"
     TOOL_DRIFTED = "tool_drifted"
 

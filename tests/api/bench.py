@@ -112,6 +112,7 @@ async def api_bench(
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=20) as http:
             yield APIBench(app, deps, http)
     finally:
+        await deps.aclose()
         if database is None:
             owned.close()
 
