@@ -9,6 +9,7 @@ from activities.mcp_http.client import MCPClient
 from activities.mcp_http.errors import MCPError, Outcome, SessionLost
 from activities.mcp_http.types import CallHooks, Cursor, ToolAnswer, ToolCall
 from activities.mcp_sessions import HeldSession, McpSessions, SessionScope
+from activities.mcp_streams import session_opener
 from activities.runner import RepeatLaterError, SendGate
 from governance.admission import call_error
 from governance.canonical import JSON, NotCanonicalError, canonical_bytes
@@ -23,7 +24,7 @@ from governance.codes import (
 from governance.content import without_lone_surrogates
 from governance.failures import CallError
 from models.base import new_id
-from models.connection import OnSessionLoss
+from models.connection import ConnectionTarget, OnSessionLoss
 from models.database import DatabaseError
 from models.invocation import Settlement
 
@@ -54,7 +55,8 @@ class McpRunner:
         client = self._clients.client(target)
         wanted = SessionScope(target.id, target.version, call.session_scope)
         try:
-            held = await self._sessions.obtain(wanted, call.session, client.open_session)
+            opener = session_opener(client, target)
+            held = await self._sessions.obtain(wanted, call.session, opener)
         except MCPError as error:
             return self._not_opened(call, error)
         try:
@@ -70,15 +72,16 @@ class McpRunner:
                 return self._failed(call, error)
         except MCPError as error:
             return self._failed(call, error)
-        return await self._once_more(call, gate, client, held)
+        return await self._once_more(call, gate, target, held)
 
     async def _once_more(
-        self, call: OpenCall, gate: SendGate, client: MCPClient, lost: HeldSession
+        self, call: OpenCall, gate: SendGate, target: ConnectionTarget, lost: HeldSession
     ) -> CallOutcome:
         """Make a call again whose session the server had forgotten: it did not run."""
         await self._discard(lost)
+        client = self._clients.client(target)
         try:
-            held = await self._sessions.obtain(lost.wanted, None, client.open_session)
+            held = await self._sessions.obtain(lost.wanted, None, session_opener(client, target))
         except MCPError as error:
             return self._not_opened(call, error)
         try:
