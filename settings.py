@@ -39,6 +39,11 @@ class Settings(BaseSettings):
     mcp_allowed_origins: frozenset[str] = frozenset()
     """Origins of web pages that may use `/mcp`, such as `["https://agents.example"]`; programs need none."""
 
+    auth_failures_per_minute: int = Field(default=120, ge=1)
+    """Requests without a valid credential that one address may send to one API process in a minute."""
+    console_session_s: int = Field(default=8 * 3600, ge=60, le=30 * 24 * 3600)
+    """How long a login to the console holds."""
+
     body_max_bytes: int = Field(default=8 * MIB, ge=1024)
     """A longer request body is refused with 413."""
     result_inline_max_bytes: int = Field(default=1 * MIB, ge=1024)

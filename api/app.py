@@ -4,6 +4,9 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from api.console.auth_failures import AuthFailureLimit
+from api.console.page import router as console_page
+from api.console.security_headers import SecurityHeaders
 from api.deps import APIDeps
 from api.docs_page import install_docs
 from api.documented import install_openapi
@@ -13,6 +16,7 @@ from api.routes import (
     call_cancels,
     chat,
     connections,
+    console_login,
     execute,
     health,
     invocations,
@@ -52,6 +56,8 @@ ROUTERS = (
     program_tasks.router,
     records.router,
     unknown_outcomes.router,
+    console_login.router,
+    console_page,
     health.router,
 )
 """Every route, in the order of the documentation."""
@@ -74,5 +80,7 @@ def create_app(deps: APIDeps) -> FastAPI:
     install_refusals(app)
     install_openapi(app)
     install_docs(app)
+    app.add_middleware(AuthFailureLimit, per_minute=deps.settings.auth_failures_per_minute)
     app.add_middleware(RequestContext)
+    app.add_middleware(SecurityHeaders)
     return app

@@ -31,6 +31,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
     ErrorCode.APPROVAL_DENIED: (403,),
     ErrorCode.CREDENTIAL_REQUIRED: (424,),
     ErrorCode.QUOTA_EXCEEDED: (429,),
+    ErrorCode.TOO_MANY_FAILURES: (429,),
     ErrorCode.IDEMPOTENCY_CONFLICT: (409,),
     ErrorCode.TOOL_TIMEOUT: (504,),
     ErrorCode.TOOL_ERROR: (502,),
@@ -63,6 +64,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
 RETRYABLE = frozenset(
     {
         ErrorCode.QUOTA_EXCEEDED,
+        ErrorCode.TOO_MANY_FAILURES,
         ErrorCode.CANCEL_UNAVAILABLE,
         ErrorCode.DATABASE_BUSY,
         ErrorCode.ENGINE_UNAVAILABLE,

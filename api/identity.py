@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from api.bodies import read_model
+from api.console.sessions import COOKIE, require_session
 from api.deps import APIDeps, Deps
 from api.errors import APIProblem, Audited, problem_of_filter
 from governance.canonical import JSON
@@ -134,14 +135,25 @@ def data_caller(request: Request, deps: Deps) -> DataCaller:
     return DataCaller(request, deps)
 
 
-def require_admin(request: Request, deps: Deps) -> None:
-    """Let only the admin token through; raises invalid_key, or forbidden for a data plane's token."""
+async def require_admin(request: Request, deps: Deps) -> None:
+    """Let the admin token and console sessions through.
+
+    Raises:
+        APIProblem: invalid_key, or forbidden for a data plane's token and for another site's page.
+    """
+    if COOKIE in request.cookies and "authorization" not in request.headers:
+        await require_session(request, deps.database, deps.admin_token_hash)
+    else:
+        _require_admin_token(request, deps)
+    request.state.actor = ADMIN_ACTOR
+
+
+def _require_admin_token(request: Request, deps: APIDeps) -> None:
     token = bearer_token(request)
     if not hmac.compare_digest(hash_secret(token), deps.admin_token_hash):
         if token.startswith(deps.settings.key_prefix):
             raise APIProblem(ErrorCode.FORBIDDEN, {"reason": "data_key_on_control_plane"})
         raise APIProblem(ErrorCode.INVALID_KEY)
-    request.state.actor = ADMIN_ACTOR
 
 
 def language_of(request: Request) -> Language:

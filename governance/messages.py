@@ -89,6 +89,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "工具 {tool} 需要此密钥先完成授权。",
     ),
     ErrorCode.QUOTA_EXCEEDED: ("The quota of this key is used up.", "此密钥的额度已用尽。"),
+    ErrorCode.TOO_MANY_FAILURES: (
+        "Too many requests from this address had no valid credential. Try again in {retry_after_s} s.",
+        "来自此地址的请求多次未提供有效凭据，请在 {retry_after_s} 秒后重试。",
+    ),
     ErrorCode.IDEMPOTENCY_CONFLICT: (
         "This Idempotency-Key was used before with another body. Use a new key for a new request.",
         "此 Idempotency-Key 已用于不同的请求体。新请求请使用新的键。",
