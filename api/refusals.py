@@ -9,13 +9,18 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.orm.exc import StaleDataError
 from starlette.exceptions import HTTPException
 
+from api.console.masking import without_secrets
 from api.deps import APIDeps, deps_of
 from api.errors import APIProblem, error_body, error_headers, malformed, not_found
 from api.identity import DATA_PLANE_PATH, DataCaller, language_of
+from api.program_identity import PlaneCaller, Principal
 from api.schemas.values import UNKNOWN_ID
 from governance.codes import ErrorCode
 from models.audit import AuditFact, AuditKind, append_audit
-from models.database import DatabaseBusyError, DatabaseError, WriteSession
+from models.database import DatabaseBusyError, DatabaseError, ReadSession, WriteSession
+
+PROGRAM_PLANE_PATH = "/program_api/"
+"""What the path of every program-plane route begins with."""
 
 UNKNOWN_ACTOR = "unknown"
 """How the audit trail names a caller that was not recognised."""
@@ -92,14 +97,13 @@ def problem_of_database(error: DatabaseError) -> APIProblem:
 
 
 async def _problem_of_parameters(request: Request, error: RequestValidationError) -> APIProblem:
-    """Describe malformed parameters; a caller of the data plane is authenticated before anything is told."""
-    if request.url.path.startswith(DATA_PLANE_PATH):
-        try:
-            await DataCaller(request, deps_of(request)).check()
-        except APIProblem as problem:
-            return problem
-        except DatabaseError as away:
-            return problem_of_database(away)
+    """Describe malformed parameters; a caller is authenticated before anything is told."""
+    try:
+        await _check_caller(request)
+    except APIProblem as problem:
+        return problem
+    except DatabaseError as away:
+        return problem_of_database(away)
     faults = error.errors()
     for fault in faults:
         if fault["type"] == UNKNOWN_ID:
@@ -109,6 +113,18 @@ async def _problem_of_parameters(request: Request, error: RequestValidationError
         {"path": ".".join(str(part) for part in fault["loc"]), "problem": fault["msg"]} for fault in faults
     ]
     return malformed(f"{problems[0]['path']}: {problems[0]['problem']}", problems=problems)
+
+
+async def _check_caller(request: Request) -> None:
+    """Authenticate where routes do so only as they run; the control plane has done it by now."""
+    if request.url.path.startswith(DATA_PLANE_PATH):
+        await DataCaller(request, deps_of(request)).check()
+    elif request.url.path.startswith(PROGRAM_PLANE_PATH):
+        await PlaneCaller(request, deps_of(request)).read(_nothing)
+
+
+def _nothing(_session: ReadSession, _principal: Principal) -> None:
+    """Do no work beyond the check."""
 
 
 def _problem_of_routing(request: Request, error: HTTPException) -> APIProblem:
@@ -125,7 +141,7 @@ async def _audit(request: Request, problem: APIProblem) -> None:
         return
     actor: str = problem.audited.actor or request.state.actor or UNKNOWN_ACTOR
     data = {**problem.audited.data, "status": problem.status, "method": request.method}
-    data["path"] = request.url.path[:200].replace("\x00", "")
+    data["path"] = without_secrets(request.url.path[:200].replace("\x00", ""))
     if actor == UNKNOWN_ACTOR:
         budget: UnknownCallerBudget = request.app.state.unknown_callers
         left_out = budget.take()
