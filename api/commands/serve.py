@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated
@@ -81,8 +80,7 @@ async def run_serve(options: ServeOptions) -> None:
         if options.with_worker:
             parts = WorkerParts(settings.model_copy(update={"drain_s": 0.0}), database, vault, client)
             worker = await stack.enter_async_context(running_worker(parts))
-            facts: Mapping[str, object] = worker.config()
-            drain = Drain(database, client, say, str(facts["identity"]))
+            drain = Drain(database, client, say, str(dict(worker.config())["identity"]))
         deps = APIDeps(
             settings,
             database,

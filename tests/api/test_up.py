@@ -196,7 +196,7 @@ async def test_the_example_starts_a_round_through_temporal(up: Up, orders: str) 
     done = await run(command, environment(up.data_dir, where))
     assert done.err == ""
     assert "is completed: " in done.out
-    assert "call_1  succeeded  orders-find_order: {" in done.out
+    assert "call_2  succeeded  orders-find_order: {" in done.out
     assert "call_7  refused    orders-find_odrer: " in done.out
 
 
