@@ -160,7 +160,9 @@ class ToolCalls:
         try:
             if flight.stop is not None:
                 return await self._after_stop(call, gate, flight.stop)
-            return _Ending(call, gate.send_id, await self._run(call, gate, flight))
+            # The runner may open another send, so which one it was is asked after it has run.
+            outcome = await self._run(call, gate, flight)
+            return _Ending(call, gate.send_id, outcome)
         except asyncio.CancelledError:
             if flight.stop is None:
                 raise

@@ -1,0 +1,1 @@
+"""The finished product used from outside: the core document's two scenarios."""
