@@ -86,8 +86,12 @@ class APIBench:
 
 
 def make_settings(tmp_path: Path, database_url: str, **changes: Any) -> Settings:
-    """Return settings as the entry points would read them, on this test's database."""
-    return Settings(data_dir=tmp_path, database_url=database_url, heartbeat_timeout_s=1.0, **changes)
+    """Return settings as the entry points would read them, on this test's database.
+
+    Tests of refusals fail to authenticate by the hundred, from one address.
+    """
+    values = {"heartbeat_timeout_s": 1.0, "auth_failures_per_minute": 100_000, **changes}
+    return Settings(data_dir=tmp_path, database_url=database_url, **values)
 
 
 @asynccontextmanager
