@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sqlalchemy import func, select
+
 from governance.canonical import JSON, canonical_bytes, digest_of
 from governance.codes import IdempotencyClass
 from models.base import new_id
@@ -54,10 +56,11 @@ def add_connection(session: WriteSession, plan: ConnectionPlan) -> Connection:
     )
     session.add(connection)
     session.flush()
+    taken = session.scalar(select(func.count()).select_from(PolicyOverlayRow)) or 0
     for number, tool in enumerate(plan.parallel_safe):
         session.add(
             PolicyOverlayRow(
-                position=1000 + number,
+                position=1000 + taken + number,
                 match={"tool_name": f"{plan.name}-{tool}"},
                 execution_policy={"parallel_safe": True},
             )

@@ -1,0 +1,192 @@
+"""Everything that can be killed: Temporal server, API, workers, PostgreSQL, each a process of its own."""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from api.embedded import EmbeddedOptions, EmbeddedTemporal
+from api.processes import LOOPBACK, free_port
+from governance.codes import IdempotencyClass
+from models.database import Database, WriteSession
+from models.key import add_secret
+from models.migration import migrate
+from tests.crash.postgres import MortalPostgres
+from tests.support.world import ConnectionPlan, add_connection, add_key
+
+START_S = 60.0
+"""How long a process may take to be ready on a busy machine."""
+
+OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass
+class Process:
+    """A child with one line of output that says that it is ready, and a log."""
+
+    name: str
+    arguments: list[str]
+    environment: dict[str, str]
+    log: Path
+    child: asyncio.subprocess.Process | None = None
+    line: str = ""
+
+    async def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.child = await asyncio.create_subprocess_exec(
+                *(sys.executable, *self.arguments),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+        assert self.child.stdout is not None
+        async with asyncio.timeout(START_S):
+            self.line = (await self.child.stdout.readline()).decode().strip()
+        assert self.line, f"{self.name} ended at once: {self.log.read_text()[-2000:]}"
+
+    async def kill(self) -> None:
+        """End it as a power cut would: it learns nothing of it."""
+        if self.child is not None:
+            with suppress(ProcessLookupError):
+                self.child.kill()
+            await self.child.wait()
+
+    async def died(self, timeout_s: float) -> None:
+        """Wait until it has ended by itself."""
+        assert self.child is not None
+        async with asyncio.timeout(timeout_s):
+            await self.child.wait()
+
+
+@dataclass
+class Cluster:
+    """A running installation, and the names and secrets to use it with."""
+
+    folder: Path
+    database_url: str
+    admin_token: str
+    secret: str
+    upstream_url: str
+    api: Process
+    workers: list[Process]
+    temporal_port: int
+    postgres: MortalPostgres | None
+    temporal: EmbeddedTemporal = field(init=False)
+
+    @property
+    def arm(self) -> Path:
+        """The file that names the point at which the next worker dies."""
+        return self.folder / "arm"
+
+    @property
+    def api_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.api.environment['SLUICEGATE_PORT']}"
+
+    async def start_temporal(self) -> None:
+        options = EmbeddedOptions(port=self.temporal_port, grace_s=0.0)
+        self.temporal = EmbeddedTemporal(self.folder / "temporal", options)
+        await self.temporal.__aenter__()
+
+    async def kill_temporal(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.temporal.pid, 9)
+        await self.temporal.__aexit__(None, None, None)
+
+    async def upstream_log(self) -> dict[str, Any]:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            shown: dict[str, Any] = (await http.get(f"{self.upstream_url}/log")).json()
+            return shown
+
+    async def reconcile(self) -> dict[str, Any]:
+        """Have everything repaired that is older than a moment."""
+        async with httpx.AsyncClient(base_url=self.api_url, trust_env=False, timeout=40) as http:
+            response = await http.post(
+                "/api/v1/reconcile",
+                params={"grace_s": 2},
+                headers={"authorization": f"Bearer {self.admin_token}"},
+            )
+            repaired: dict[str, Any] = response.json()
+            return repaired
+
+
+def build_world(url: str, upstream_url: str) -> str:
+    """Migrate the database, add one connection for each idempotency class, and a key; return its secret."""
+    database = Database(url)
+    migrate(database)
+
+    def build(session: WriteSession) -> str:
+        for idempotency in IdempotencyClass:
+            path = "/mcp/keyed" if idempotency is IdempotencyClass.KEYED else "/mcp"
+            add_connection(
+                session,
+                ConnectionPlan(
+                    name=idempotency.value,
+                    url=upstream_url + path,
+                    tools={"work": OBJECT, "stream": OBJECT},
+                    parallel_safe=("work", "stream"),
+                    idempotency=idempotency,
+                    tool_timeout_s=30.0,
+                ),
+            )
+        return add_secret(session, add_key(session, "crash").id, "sgk_").text
+
+    async def write() -> str:
+        async with database:
+            return await database.write(build)
+
+    return asyncio.run(write())
+
+
+@asynccontextmanager
+async def running_cluster(
+    folder: Path, *, workers: int, with_postgres: bool = False, faulty: bool = False
+) -> AsyncIterator[Cluster]:
+    """Start everything, and end every process however the block is left."""
+    async with AsyncExitStack() as stack:
+        postgres: MortalPostgres | None = None
+        url = f"sqlite:///{folder / 'crash.db'}"
+        if with_postgres:
+            postgres = MortalPostgres(folder / "postgres")
+            await asyncio.to_thread(postgres.make)
+            stack.callback(postgres.kill)
+            await asyncio.to_thread(postgres.start)
+            url = postgres.url
+        upstream = Process("upstream", ["-m", "tests.crash.upstream"], {}, folder / "upstream.log")
+        stack.push_async_callback(upstream.kill)
+        await upstream.start()
+        upstream_url = f"http://{LOOPBACK}:{upstream.line}"
+        secret = await asyncio.to_thread(build_world, url, upstream_url)
+        token = f"sga_{secrets.token_urlsafe(24)}"
+        temporal_port, api_port = free_port(), free_port()
+        environment = {
+            "SLUICEGATE_DATABASE_URL": url,
+            "SLUICEGATE_DATA_DIR": str(folder),
+            "SLUICEGATE_TEMPORAL_ADDRESS": f"{LOOPBACK}:{temporal_port}",
+            "SLUICEGATE_ADMIN_TOKEN": token,
+            "SLUICEGATE_PORT": str(api_port),
+            "SLUICEGATE_HEARTBEAT_TIMEOUT_S": "3",
+            "SLUICEGATE_HEARTBEAT_THROTTLE_S": "0.2",
+            "SLUICEGATE_TASK_TIMEOUT_S": "2",
+            "SLUICEGATE_STICKY_TIMEOUT_S": "1",
+            "CRASH_ARM": str(folder / "arm"),
+            **({"CRASH_FAULT": "1"} if faulty else {}),
+        }
+        api = Process("api", ["-m", "api.cli", "serve"], environment, folder / "api.log")
+        crew = [
+            Process(f"worker {n}", ["-m", "tests.crash.worker_entry"], environment, folder / f"worker{n}.log")
+            for n in range(workers)
+        ]
+        cluster = Cluster(folder, url, token, secret, upstream_url, api, crew, temporal_port, postgres)
+        await cluster.start_temporal()
+        stack.push_async_callback(cluster.kill_temporal)
+        for process in (api, *crew):
+            stack.push_async_callback(process.kill)
+        await asyncio.gather(*(process.start() for process in (api, *crew)))
+        yield cluster
