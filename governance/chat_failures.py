@@ -103,12 +103,12 @@ _CONTEXT = re.compile(
 
 
 def kind_of_refusal(status: int | None, code: str, error_type: str, message: str) -> ProviderFailureKind:
-    """Return the kind of an error that a provider answered; `status` is None for one inside a stream.
+    """Return the kind of an error that a provider answered; one inside a stream or a 200 has no status.
 
     Wording about credits wins over 429, which providers use for both: waiting does not fill an account.
     """
     words = f"{code} {error_type} {message}"
-    if status is None:
+    if status is None or status < 400:
         status = _implied_status(code, error_type)
     kind = _KINDS.get(status)
     if kind is None:
@@ -133,7 +133,7 @@ _KINDS: Final[Mapping[int, ProviderFailureKind]] = MappingProxyType(
 
 
 def _implied_status(code: str, error_type: str) -> int:
-    """Return the status that an error inside a stream would have had; streams begin with 200."""
+    """Return the status that an error inside an answer would have had, which itself came with 200."""
     if code.isascii() and code.isdecimal() and len(code) == 3 and int(code) >= 400:
         return int(code)
     for word in (code, error_type):

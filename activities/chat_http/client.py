@@ -37,6 +37,9 @@ ERROR_BODY_S: Final = 10.0
 LINGER_S: Final = 0.2
 """How long the end of a stream may take after its last event, before its connection is given up."""
 
+SHORTEST_SECRET: Final = 8
+"""Characters; a header's value that is shorter is not looked for in texts."""
+
 _SENDING: Final = "http11.send_request_headers.started"
 """The trace event httpcore reports once a connection stands and before it writes the first byte."""
 
@@ -152,6 +155,19 @@ class ChatClient:
                 raise
             message = f"The provider's answer was not whole after {limit_s:g} s."
             raise NotReached("answer_timeout", message, may_have_run=True) from exc
+        except ChatError as exc:
+            self._hide_secrets(exc)
+            raise
+
+    def _hide_secrets(self, error: ChatError) -> None:
+        """Take our own headers' values out of what a provider says: some repeat a credential they refuse."""
+        secrets = [part for value in self._endpoint.headers.values() for part in (value, *value.split())]
+        for key, told in error.details.items():
+            if isinstance(told, str):
+                for secret in secrets:
+                    # A short word such as the name of a scheme says nothing by itself.
+                    told = told.replace(secret, "…") if len(secret) >= SHORTEST_SECRET else told  # noqa: PLW2901
+                error.details[key] = told
 
     @asynccontextmanager
     async def _send(self, body: bytes, accept: str, silence_s: float) -> AsyncGenerator[httpx.Response, None]:
