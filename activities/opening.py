@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from activities.drift import DriftingCall, frozen_scope, frozen_target
@@ -160,15 +160,18 @@ def open_call(
     )
 
 
+_ADMITTED_CALL = (
+    select(RoundCall, ToolBinding, Round.key_id, Round.state)
+    .join(ToolBinding, ToolBinding.id == RoundCall.binding_id)
+    .join(Round, Round.id == RoundCall.round_id)
+    .where(RoundCall.round_id == bindparam("round"), RoundCall.position == bindparam("place"))
+    # Two activities that want the same call take turns from here.
+    .with_for_update(of=RoundCall)
+)
+
+
 def _load(session: Session, place: CallPlace, tools: ToolCache) -> _Opening:
-    found = session.execute(
-        select(RoundCall, ToolBinding, Round.key_id, Round.state)
-        .join(ToolBinding, ToolBinding.id == RoundCall.binding_id)
-        .join(Round, Round.id == RoundCall.round_id)
-        .where(RoundCall.round_id == place.round_id, RoundCall.position == place.position)
-        # Two activities that want the same call take turns from here.
-        .with_for_update(of=RoundCall)
-    ).one_or_none()
+    found = session.execute(_ADMITTED_CALL, {"round": place.round_id, "place": place.position}).one_or_none()
     if found is None:
         raise NotThisCallError(place, "the round has no such admitted call")
     row, binding, key_id, state = found

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import BigInteger, Integer, String, insert
+from sqlalchemy import BigInteger, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from governance.canonical import JSON
-from models.base import Base, Configuration, Digest, EnumByValue, PublicId, utc_now
+from models.base import Base, Configuration, Digest, EnumByValue, PublicId, table_of, utc_now
 from models.database import WriteSession
 
 
@@ -72,13 +72,16 @@ class AuditFact:
     data: Mapping[str, JSON] = field(default_factory=_no_data)
 
 
+_INSERT = table_of(AuditEvent).insert()
+
+
 def append_audit(session: WriteSession, *facts: AuditFact) -> None:
     """Append facts, in the caller's transaction, so that a fact and what it tells of commit together."""
     if not facts:
         return
     now = utc_now()
-    session.execute(
-        insert(AuditEvent),
+    session.connection().execute(
+        _INSERT,
         [
             {
                 "at": now,

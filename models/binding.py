@@ -15,13 +15,13 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     String,
     UniqueConstraint,
+    bindparam,
     event,
-    insert,
     select,
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models.base import Base, Digest, EnumByValue, PublicId, new_id, utc_now
+from models.base import Base, Digest, EnumByValue, PublicId, new_id, table_of, utc_now
 from models.database import WriteSession
 from models.program import refuse_update
 from models.tool import GATEWAY_SCOPE, CatalogTool, GovernanceMode, ToolDefinition, scope_of_version
@@ -92,6 +92,16 @@ class ForeignScopeError(Exception):
         super().__init__(f"Tool {tool_name!r} of scope {scope!r} cannot be bound here.")
 
 
+_INSERT = table_of(ToolBinding).insert()
+_BY_ID = select(ToolBinding).where(ToolBinding.id.in_(bindparam("ids", expanding=True)))
+_FOREIGN = (
+    select(ToolDefinition.tool_name, ToolDefinition.scope)
+    .where(ToolDefinition.id.in_(bindparam("ids", expanding=True)))
+    .where(ToolDefinition.scope.not_in(bindparam("allowed", expanding=True)))
+    .limit(1)
+)
+
+
 def insert_bindings(
     session: WriteSession, owner: BindingOwner, tools: Sequence[CatalogTool]
 ) -> dict[str, str]:
@@ -122,7 +132,7 @@ def insert_bindings(
         }
         for tool in tools
     ]
-    session.execute(insert(ToolBinding), rows)
+    session.connection().execute(_INSERT, rows)
     return {str(row["tool_name"]): str(row["id"]) for row in rows}
 
 
@@ -134,11 +144,8 @@ def _check_scopes(session: Session, owner: BindingOwner, definition_ids: Iterabl
     wanted = sorted(definition_ids)
     # SQLite before 3.32 allows 999 parameters in a statement.
     for start in range(0, len(wanted), 500):
-        foreign = session.execute(
-            select(ToolDefinition.tool_name, ToolDefinition.scope)
-            .where(ToolDefinition.id.in_(wanted[start : start + 500]), ToolDefinition.scope.not_in(allowed))
-            .limit(1)
-        ).one_or_none()
+        ids = wanted[start : start + 500]
+        foreign = session.execute(_FOREIGN, {"ids": ids, "allowed": sorted(allowed)}).one_or_none()
         if foreign is not None:
             raise ForeignScopeError(foreign[0], foreign[1])
 
@@ -161,5 +168,5 @@ def load_bindings_by_id(session: Session, ids: Collection[str]) -> dict[str, Too
     """Return bindings by id."""
     if not ids:
         return {}
-    rows = session.scalars(select(ToolBinding).where(ToolBinding.id.in_(sorted(ids))))
+    rows = session.scalars(_BY_ID, {"ids": sorted(ids)})
     return {row.id: row for row in rows}

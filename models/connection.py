@@ -137,6 +137,9 @@ def find_connection(session: Session, name: str) -> Connection | None:
     return session.scalar(select(Connection).where(Connection.name == name))
 
 
+_ALL = select(Connection).order_by(Connection.name)
+
+
 def load_connections(session: Session) -> tuple[Connection, ...]:
     """Return every connection by name."""
-    return tuple(session.scalars(select(Connection).order_by(Connection.name)))
+    return tuple(session.scalars(_ALL))

@@ -18,10 +18,10 @@ from sqlalchemy import (
     Index,
     String,
     UniqueConstraint,
+    bindparam,
     func,
     select,
     text,
-    update,
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -29,7 +29,7 @@ from governance.canonical import JSON
 from governance.codes import InvocationOutcome, InvocationStatus
 from governance.failures import CallError
 from governance.resolutions import ResolutionKind
-from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
+from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, table_of, utc_now
 from models.binding import ToolBinding
 from models.database import WriteSession
 
@@ -134,6 +134,51 @@ class Provisioned:
     created: bool
 
 
+_INVOCATIONS = table_of(ToolInvocation)
+_LOCK_BINDING = select(ToolBinding.id).where(ToolBinding.id == bindparam("binding")).with_for_update()
+_OF_KEY = select(ToolInvocation).where(
+    ToolInvocation.tool_binding_id == bindparam("binding"), ToolInvocation.idempotency_key == bindparam("key")
+)
+_LAST_ATTEMPT = select(func.max(_INVOCATIONS.c.attempt_no)).where(
+    _INVOCATIONS.c.tool_binding_id == bindparam("binding")
+)
+_TAKE_OVER = (
+    _INVOCATIONS.update()
+    .where(_INVOCATIONS.c.id == bindparam("invocation"), _INVOCATIONS.c.status == InvocationStatus.RUNNING)
+    .values(lease_token=bindparam("token"))
+    .returning(_INVOCATIONS.c.id)
+)
+_LOCKED = (
+    select(ToolInvocation)
+    .where(ToolInvocation.id == bindparam("invocation"))
+    .with_for_update()
+    .execution_options(populate_existing=True)
+)
+_SETTLE = (
+    _INVOCATIONS.update()
+    .where(_INVOCATIONS.c.id == bindparam("invocation"), _INVOCATIONS.c.status == InvocationStatus.RUNNING)
+    .values(
+        status=bindparam("new_status"),
+        outcome=bindparam("new_outcome"),
+        response_digest=bindparam("response"),
+        is_error=bindparam("failed"),
+        error=bindparam("why"),
+        lease_token=None,
+        finished_at=bindparam("now"),
+    )
+    .returning(_INVOCATIONS.c.id)
+)
+_OF_ROUND = select(ToolInvocation).where(ToolInvocation.round_id == bindparam("round"))
+_OPEN_OF_ROUND = (
+    select(ToolInvocation)
+    .where(ToolInvocation.round_id == bindparam("round"), ToolInvocation.status == InvocationStatus.RUNNING)
+    # Always in this order, so that two transactions never wait for each other.
+    .order_by(ToolInvocation.id)
+    .with_for_update()
+    .execution_options(populate_existing=True)
+)
+
+
 def start(
     session: WriteSession,
     binding: ToolBinding,
@@ -142,7 +187,7 @@ def start(
     lease_token: str,
 ) -> ToolInvocation:
     """Insert a running invocation with the binding's next attempt number, under a lock on the binding."""
-    session.execute(select(ToolBinding.id).where(ToolBinding.id == binding.id).with_for_update())
+    session.execute(_LOCK_BINDING, {"binding": binding.id})
     return _insert(session, binding, request, idempotency_key, lease_token)
 
 
@@ -158,14 +203,10 @@ def provision(
     Raises:
         RequestMismatchError: the key was used with another request digest.
     """
-    session.execute(select(ToolBinding.id).where(ToolBinding.id == binding.id).with_for_update())
+    session.execute(_LOCK_BINDING, {"binding": binding.id})
     key = (idempotency_key or "").strip() or None
     if key is not None:
-        found = session.scalar(
-            select(ToolInvocation).where(
-                ToolInvocation.tool_binding_id == binding.id, ToolInvocation.idempotency_key == key
-            )
-        )
+        found = session.scalar(_OF_KEY, {"binding": binding.id, "key": key})
         if found is not None:
             if found.request_digest != request.digest:
                 raise RequestMismatchError(key)
@@ -176,9 +217,7 @@ def provision(
 def _insert(
     session: WriteSession, binding: ToolBinding, request: CallRequest, key: str | None, lease_token: str
 ) -> ToolInvocation:
-    last = session.scalar(
-        select(func.max(ToolInvocation.attempt_no)).where(ToolInvocation.tool_binding_id == binding.id)
-    )
+    last: int | None = session.scalar(_LAST_ATTEMPT, {"binding": binding.id})
     invocation = ToolInvocation(
         id=new_id(),
         tool_binding_id=binding.id,
@@ -204,24 +243,13 @@ def take_over(session: WriteSession, invocation_id: str, lease_token: str) -> bo
 
     It holds the row from here to the commit, so the sends read afterwards are all that there will be.
     """
-    changed = session.scalar(
-        update(ToolInvocation)
-        .where(ToolInvocation.id == invocation_id, ToolInvocation.status == InvocationStatus.RUNNING)
-        .values(lease_token=lease_token)
-        .returning(ToolInvocation.id)
-        .execution_options(synchronize_session=False)
-    )
-    return changed is not None
+    taken = {"invocation": invocation_id, "token": lease_token}
+    return session.connection().scalar(_TAKE_OVER, taken) is not None
 
 
 def lock_invocation(session: WriteSession, invocation_id: str) -> ToolInvocation:
     """Return an invocation as it is now, and hold its row until the commit."""
-    return session.scalars(
-        select(ToolInvocation)
-        .where(ToolInvocation.id == invocation_id)
-        .with_for_update()
-        .execution_options(populate_existing=True)
-    ).one()
+    return session.scalars(_LOCKED, {"invocation": invocation_id}).one()
 
 
 @dataclass(frozen=True)
@@ -237,22 +265,16 @@ class Settlement:
 
 def settle(session: WriteSession, invocation_id: str, settlement: Settlement) -> bool:
     """Move a running invocation to its terminal state; False when it was terminal already."""
-    changed = session.scalar(
-        update(ToolInvocation)
-        .where(ToolInvocation.id == invocation_id, ToolInvocation.status == InvocationStatus.RUNNING)
-        .values(
-            status=settlement.status,
-            outcome=settlement.outcome,
-            response_digest=settlement.response_digest,
-            is_error=settlement.is_error,
-            error=None if settlement.error is None else settlement.error.to_json(),
-            lease_token=None,
-            finished_at=utc_now(),
-        )
-        .returning(ToolInvocation.id)
-        .execution_options(synchronize_session=False)
-    )
-    return changed is not None
+    settled = {
+        "invocation": invocation_id,
+        "new_status": settlement.status,
+        "new_outcome": settlement.outcome,
+        "response": settlement.response_digest,
+        "failed": settlement.is_error,
+        "why": None if settlement.error is None else settlement.error.to_json(),
+        "now": utc_now(),
+    }
+    return session.connection().scalar(_SETTLE, settled) is not None
 
 
 def complete(session: WriteSession, invocation_id: str, response_digest: str) -> bool:
@@ -274,7 +296,7 @@ def cancel(session: WriteSession, invocation_id: str, error: CallError, outcome:
 
 def load_invocations(session: Session, round_id: str) -> dict[str, ToolInvocation]:
     """Return the invocations of a round by id."""
-    rows = session.scalars(select(ToolInvocation).where(ToolInvocation.round_id == round_id))
+    rows = session.scalars(_OF_ROUND, {"round": round_id})
     return {row.id: row for row in rows}
 
 
@@ -285,13 +307,5 @@ def lock_open_invocations(
 
     None of them can be marked as sent, taken over or settled by anyone else until the commit.
     """
-    query = select(ToolInvocation).where(
-        ToolInvocation.round_id == round_id, ToolInvocation.status == InvocationStatus.RUNNING
-    )
-    if ids is not None:
-        query = query.where(ToolInvocation.id.in_(list(ids)))
-    rows = session.scalars(
-        # Always in this order, so that two transactions never wait for each other.
-        query.order_by(ToolInvocation.id).with_for_update().execution_options(populate_existing=True)
-    )
-    return tuple(rows)
+    query = _OPEN_OF_ROUND if ids is None else _OPEN_OF_ROUND.where(ToolInvocation.id.in_(list(ids)))
+    return tuple(session.scalars(query, {"round": round_id}))

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, delete, select, update
+from sqlalchemy import ForeignKey, String, bindparam, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.decision import KeyRules, RequestFilterMode
@@ -113,14 +113,23 @@ def add_secret(
     return NewSecret(text=text, secret_id=row.id)
 
 
+_BY_SECRET = (
+    select(ApiKey, KeySecret.secret_hash, KeySecret.expires_at)
+    .join(KeySecret, KeySecret.key_id == ApiKey.id)
+    .where(KeySecret.secret_hash == bindparam("hash"))
+)
+_GRANTS = (
+    select(Connection.name, KeyToolGrant.tools_to_execute)
+    .join(Connection, Connection.id == KeyToolGrant.connection_id)
+    .where(KeyToolGrant.key_id == bindparam("key"))
+    .order_by(KeyToolGrant.position)
+)
+
+
 def find_by_secret(session: Session, secret: str, now: datetime) -> ApiKey | None:
     """Return the key of a secret, enabled or not; None for an unknown or expired secret."""
     wanted = hash_secret(secret)
-    row = session.execute(
-        select(ApiKey, KeySecret.secret_hash, KeySecret.expires_at)
-        .join(KeySecret, KeySecret.key_id == ApiKey.id)
-        .where(KeySecret.secret_hash == wanted)
-    ).one_or_none()
+    row = session.execute(_BY_SECRET, {"hash": wanted}).one_or_none()
     if row is None:
         return None
     key, stored, expires_at = row
@@ -144,12 +153,7 @@ def load_key_rules(session: Session, key: ApiKey) -> KeyRules:
 
 def load_tool_grants(session: Session, key_id: str) -> tuple[ToolGrant, ...]:
     """Return a key's tool configuration in the operator's order; empty also where there is none."""
-    rows = session.execute(
-        select(Connection.name, KeyToolGrant.tools_to_execute)
-        .join(Connection, Connection.id == KeyToolGrant.connection_id)
-        .where(KeyToolGrant.key_id == key_id)
-        .order_by(KeyToolGrant.position)
-    ).all()
+    rows = session.execute(_GRANTS, {"key": key_id}).all()
     return tuple(ToolGrant(client=name, tools_to_execute=tuple(tools)) for name, tools in rows)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import ForeignKey, String, UniqueConstraint, select, update
+from sqlalchemy import ForeignKey, String, UniqueConstraint, bindparam, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
@@ -57,17 +57,18 @@ class StoredSession:
     row_version: int
 
 
+_STORED = select(
+    McpSession.id,
+    McpSession.state,
+    McpSession.connection_version,
+    McpSession.sealed,
+    McpSession.row_version,
+).where(McpSession.connection_id == bindparam("connection"), McpSession.scope == bindparam("scope_name"))
+
+
 def load_session(session: Session, connection_id: str, scope: str) -> StoredSession | None:
     """Return the stored session of a scope, open or closed, or None."""
-    row = session.execute(
-        select(
-            McpSession.id,
-            McpSession.state,
-            McpSession.connection_version,
-            McpSession.sealed,
-            McpSession.row_version,
-        ).where(McpSession.connection_id == connection_id, McpSession.scope == scope)
-    ).one_or_none()
+    row = session.execute(_STORED, {"connection": connection_id, "scope_name": scope}).one_or_none()
     return None if row is None else StoredSession(*row)
 
 

@@ -1,8 +1,9 @@
 """Payloads: canonical JSON bytes, stored once under their digest."""
 
 from datetime import datetime
+from functools import cache
 
-from sqlalchemy import BigInteger, select
+from sqlalchemy import BigInteger, Insert, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -29,10 +30,15 @@ def insert_ignoring_conflict(session: Session, table: type[Base], *rows: dict[st
     """
     if not rows:
         return 0
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table).on_conflict_do_nothing()
-    result = session.connection().execute(statement, list(rows))
-    return result.rowcount
+    statement = _insert_ignoring(table, session.get_bind().dialect.name)
+    return session.connection().execute(statement, list(rows)).rowcount
+
+
+@cache
+def _insert_ignoring(table: type[Base], dialect: str) -> Insert:
+    if dialect == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
 
 
 def store_payload(session: WriteSession, content: bytes) -> str:
@@ -44,6 +50,9 @@ def store_payload(session: WriteSession, content: bytes) -> str:
     return name
 
 
+_CONTENT = select(Payload.content).where(Payload.digest == bindparam("digest"))
+
+
 def load_payload(session: Session, name: str) -> bytes | None:
     """Return the bytes of a digest, or None."""
-    return session.scalar(select(Payload.content).where(Payload.digest == name))
+    return session.scalar(_CONTENT, {"digest": name})

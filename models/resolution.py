@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from governance.canonical import JSON
@@ -101,18 +101,22 @@ def resolve(session: WriteSession, invocation_id: str, verdict: Verdict) -> Reso
     return Resolved(invocation_id, round_.id, round_.workflow_id, call.position, verdict.kind, waits, retry)
 
 
+_OPEN_QUESTION = (
+    select(ToolInvocation.id)
+    .where(ToolInvocation.round_id == bindparam("round"))
+    .where(ToolInvocation.outcome == InvocationOutcome.UNKNOWN)
+    .where(ToolInvocation.resolution_kind.is_(None))
+    .limit(1)
+)
+
+
 def refresh_has_unknown(session: WriteSession, round_id: str) -> bool:
     """Set whether a round has an unknown outcome that nobody has resolved; return it."""
-    open_question = session.scalar(
-        select(ToolInvocation.id)
-        .where(ToolInvocation.round_id == round_id)
-        .where(ToolInvocation.outcome == InvocationOutcome.UNKNOWN)
-        .where(ToolInvocation.resolution_kind.is_(None))
-        .limit(1)
-    )
+    open_question = session.scalar(_OPEN_QUESTION, {"round": round_id})
     row = lock_round(session, round_id)
-    row.has_unknown = open_question is not None
-    session.flush()
+    if row.has_unknown is not (open_question is not None):
+        row.has_unknown = open_question is not None
+        session.flush()
     return row.has_unknown
 
 

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, UniqueConstraint, select, update
+from sqlalchemy import ForeignKey, String, UniqueConstraint, bindparam, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
 from governance.codes import TERMINAL_ROUND_STATES, RoundState
 from governance.resolutions import OnUnknown
-from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
+from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, table_of, utc_now
 from models.database import WriteSession
 
 
@@ -146,18 +146,35 @@ def insert_round(session: WriteSession, requested: RequestedRound, round_id: str
     )
     session.add(row)
     session.flush()
-    session.add_all(
-        RoundCall(
-            round_id=round_id,
-            position=position,
-            call_id=call.call_id,
-            tool_name=call.tool_name,
-            arguments_digest=call.arguments_digest,
-        )
+    calls = [
+        {
+            "round_id": round_id,
+            "position": position,
+            "call_id": call.call_id,
+            "tool_name": call.tool_name,
+            "arguments_digest": call.arguments_digest,
+        }
         for position, call in enumerate(requested.calls)
-    )
+    ]
+    if calls:
+        session.connection().execute(_INSERT_CALLS, calls)
     append_events(session, round_id, [NewEvent("round_requested", {"call_count": len(requested.calls)})])
     return row
+
+
+_ROUNDS = table_of(Round)
+_INSERT_CALLS = table_of(RoundCall).insert()
+_INSERT_EVENTS = table_of(RoundEvent).insert()
+_COUNT_EVENTS = (
+    _ROUNDS.update()
+    .where(_ROUNDS.c.id == bindparam("round"))
+    .values(event_count=_ROUNDS.c.event_count + bindparam("new"))
+    .returning(_ROUNDS.c.event_count)
+)
+_BY_KEY = select(Round).where(Round.key_id == bindparam("key"), Round.round_key == bindparam("round_key"))
+_CALLS = select(RoundCall).where(RoundCall.round_id == bindparam("round")).order_by(RoundCall.position)
+_LOCKED = select(Round).where(Round.id == bindparam("round")).with_for_update()
+_LOCKED = _LOCKED.execution_options(populate_existing=True)
 
 
 def append_events(session: WriteSession, round_id: str, events: Iterable[NewEvent]) -> None:
@@ -169,18 +186,15 @@ def append_events(session: WriteSession, round_id: str, events: Iterable[NewEven
     new = list(events)
     if not new:
         return
-    last = session.scalar(
-        update(Round)
-        .where(Round.id == round_id)
-        .values(event_count=Round.event_count + len(new))
-        .returning(Round.event_count)
-        .execution_options(synchronize_session=False)
-    )
+    # The statements below are not the session's, which has to tell the database first of what it knows.
+    session.flush()
+    connection = session.connection()
+    last = connection.scalar(_COUNT_EVENTS, {"round": round_id, "new": len(new)})
     if last is None:
         return
     now = utc_now()
-    session.execute(
-        RoundEvent.__table__.insert(),  # type: ignore[attr-defined]
+    connection.execute(
+        _INSERT_EVENTS,
         [
             {"round_id": round_id, "number": number, "kind": event.kind, "data": dict(event.data), "at": now}
             for number, event in enumerate(new, start=last - len(new) + 1)
@@ -196,14 +210,12 @@ def find_round(session: Session, round_id: str, key_id: str | None = None) -> Ro
 
 def find_round_by_key(session: Session, key_id: str, round_key: str) -> Round | None:
     """Return the round that a key asked for under a round key, or None."""
-    return session.scalar(select(Round).where(Round.key_id == key_id, Round.round_key == round_key))
+    return session.scalar(_BY_KEY, {"key": key_id, "round_key": round_key})
 
 
 def load_round_calls(session: Session, round_id: str) -> tuple[RoundCall, ...]:
     """Return the calls of a round in the model's order."""
-    return tuple(
-        session.scalars(select(RoundCall).where(RoundCall.round_id == round_id).order_by(RoundCall.position))
-    )
+    return tuple(session.scalars(_CALLS, {"round": round_id}))
 
 
 def load_events(session: Session, round_id: str, after: int, limit: int = 500) -> tuple[RoundEvent, ...]:
@@ -220,9 +232,7 @@ def load_events(session: Session, round_id: str, after: int, limit: int = 500) -
 
 def lock_round(session: WriteSession, round_id: str) -> Round:
     """Return a round as it is now, and hold its row until the commit."""
-    return session.scalars(
-        select(Round).where(Round.id == round_id).with_for_update().execution_options(populate_existing=True)
-    ).one()
+    return session.scalars(_LOCKED, {"round": round_id}).one()
 
 
 def change_round_state(session: WriteSession, round_id: str, state: RoundState) -> bool:

@@ -7,12 +7,12 @@ another worker takes the call over or settles it as not sent.
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, UniqueConstraint, select, update
+from sqlalchemy import ForeignKey, String, UniqueConstraint, bindparam, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
 from governance.codes import InvocationStatus, SendOutcome
-from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
+from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, table_of, utc_now
 from models.database import WriteSession
 from models.invocation import ToolInvocation
 
@@ -45,26 +45,49 @@ class ToolSend(Base):
         return self.sent_at is not None and self.outcome in (None, SendOutcome.UNKNOWN)
 
 
+_SENDS = table_of(ToolSend)
+_INVOCATIONS = table_of(ToolInvocation)
+_OF_INVOCATION = (
+    select(ToolSend)
+    .where(ToolSend.invocation_id == bindparam("invocation"))
+    .order_by(ToolSend.number)
+    .execution_options(populate_existing=True)
+)
+_OWNED = (
+    select(_INVOCATIONS.c.id)
+    .join_from(_INVOCATIONS, _SENDS, _SENDS.c.invocation_id == _INVOCATIONS.c.id)
+    .where(_SENDS.c.id == bindparam("send"), _SENDS.c.lease_token == bindparam("token"))
+    .where(_INVOCATIONS.c.lease_token == bindparam("token"))
+    .where(_INVOCATIONS.c.status == InvocationStatus.RUNNING)
+    .with_for_update(of=_INVOCATIONS)
+)
+_DOUBTFUL = (
+    select(ToolSend.invocation_id)
+    .where(ToolSend.invocation_id.in_(bindparam("ids", expanding=True)), ToolSend.sent_at.is_not(None))
+    .where(ToolSend.outcome.is_(None) | (ToolSend.outcome == SendOutcome.UNKNOWN))
+)
+_MARK = (
+    _SENDS.update()
+    .where(_SENDS.c.id == bindparam("send"), _SENDS.c.sent_at.is_(None))
+    .values(sent_at=bindparam("now"), session_digest=bindparam("digest"))
+    .returning(_SENDS.c.id)
+)
+_CLOSE = (
+    _SENDS.update()
+    .where(_SENDS.c.id == bindparam("send"))
+    .values(outcome=bindparam("known"), answered_at=bindparam("now"))
+)
+
+
 def load_sends(session: Session, invocation_id: str) -> tuple[ToolSend, ...]:
     """Return the sends of an invocation, oldest first, as they are in the database now."""
-    return tuple(
-        session.scalars(
-            select(ToolSend)
-            .where(ToolSend.invocation_id == invocation_id)
-            .order_by(ToolSend.number)
-            .execution_options(populate_existing=True)
-        )
-    )
+    return tuple(session.scalars(_OF_INVOCATION, {"invocation": invocation_id}))
 
 
 def load_doubtful(session: Session, invocation_ids: Iterable[str]) -> frozenset[str]:
     """Return which of the invocations have a send that may have run."""
-    found = session.scalars(
-        select(ToolSend.invocation_id)
-        .where(ToolSend.invocation_id.in_(list(invocation_ids)), ToolSend.sent_at.is_not(None))
-        .where(ToolSend.outcome.is_(None) | (ToolSend.outcome == SendOutcome.UNKNOWN))
-    )
-    return frozenset(found)
+    ids = list(invocation_ids)
+    return frozenset(session.scalars(_DOUBTFUL, {"ids": ids})) if ids else frozenset()
 
 
 def open_send(session: WriteSession, invocation: ToolInvocation, number: int, worker: str) -> ToolSend:
@@ -91,24 +114,12 @@ def mark_sent(session: WriteSession, send_id: str, lease_token: str, session_dig
     """
     # The lock is what makes the answer hold until the commit: on PostgreSQL a mere look at the lease could
     # pass while another transaction changes it.
-    owned = session.scalar(
-        select(ToolInvocation.id)
-        .join(ToolSend, ToolSend.invocation_id == ToolInvocation.id)
-        .where(ToolSend.id == send_id, ToolSend.lease_token == lease_token)
-        .where(ToolInvocation.lease_token == lease_token)
-        .where(ToolInvocation.status == InvocationStatus.RUNNING)
-        .with_for_update(of=ToolInvocation)
-    )
+    connection = session.connection()
+    owned = connection.scalar(_OWNED, {"send": send_id, "token": lease_token})
     if owned is None:
         return False
-    changed = session.scalar(
-        update(ToolSend)
-        .where(ToolSend.id == send_id, ToolSend.sent_at.is_(None))
-        .values(sent_at=utc_now(), session_digest=session_digest)
-        .returning(ToolSend.id)
-        .execution_options(synchronize_session=False)
-    )
-    return changed is not None
+    marked = {"send": send_id, "now": utc_now(), "digest": session_digest}
+    return connection.scalar(_MARK, marked) is not None
 
 
 def save_cursor(session: WriteSession, send_id: str, cursor: Mapping[str, JSON]) -> None:
@@ -124,9 +135,5 @@ def save_cursor(session: WriteSession, send_id: str, cursor: Mapping[str, JSON])
 def close_send(session: WriteSession, send_id: str, outcome: SendOutcome) -> None:
     """Record what is known of a send at its end."""
     answered = outcome in (SendOutcome.ANSWERED, SendOutcome.REFUSED)
-    session.execute(
-        update(ToolSend)
-        .where(ToolSend.id == send_id)
-        .values(outcome=outcome, answered_at=utc_now() if answered else None)
-        .execution_options(synchronize_session=False)
-    )
+    closed = {"send": send_id, "known": outcome, "now": utc_now() if answered else None}
+    session.connection().execute(_CLOSE, closed)

@@ -7,6 +7,7 @@ implementation one candidate for it, a snapshot everything that a call needs to 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    Select,
     String,
     UniqueConstraint,
     and_,
@@ -218,6 +220,14 @@ def load_catalog(
     With a program version these are the tools of its scope and those of connections. Of the tools named in
     `overridden` every live implementation is returned, else the default alone.
     """
+    if program_version_id is None and not overridden:
+        rows = session.execute(_GATEWAY_CATALOG).all()
+    else:
+        rows = session.execute(_catalog_query(program_version_id, overridden)).all()
+    return tuple(CatalogTool(*row) for row in rows)
+
+
+def _catalog_query(program_version_id: str | None, overridden: Collection[str]) -> Select[*tuple[Any, ...]]:
     wanted: ColumnElement[bool] = ToolDefinition.scope == GATEWAY_SCOPE
     if program_version_id is not None:
         of_connections = and_(wanted, ImplementationSource.source_kind == SourceKind.MCP)
@@ -225,7 +235,7 @@ def load_catalog(
     chosen: ColumnElement[bool] = ToolImplementation.is_default.is_(True)
     if overridden:
         chosen = or_(chosen, ToolDefinition.tool_name.in_(sorted(overridden)))
-    rows = session.execute(
+    return (
         select(
             ToolDefinition.id,
             ToolImplementation.id,
@@ -246,8 +256,11 @@ def load_catalog(
         .where(wanted, chosen)
         .where(ToolDefinition.retired_at.is_(None), ToolImplementation.retired_at.is_(None))
         .order_by(ToolDefinition.tool_name, ToolImplementation.is_default.desc(), ToolImplementation.id)
-    ).all()
-    return tuple(CatalogTool(*row) for row in rows)  # type: ignore[call-arg]  # A row longer than its stubs.
+    )
+
+
+_GATEWAY_CATALOG = _catalog_query(None, ())
+"""The statement of nearly every round; building it anew costs more than running it."""
 
 
 def load_approved(session: Session, definition_ids: Collection[str]) -> dict[str, frozenset[str]]:
