@@ -26,20 +26,20 @@ def tool(name: str, **changes: Any) -> dict[str, Any]:
 
 def mcp_tool(name: str, server: str, remote: str, **changes: Any) -> dict[str, Any]:
     """Write a tool of a registered connection as a program declares it."""
-    return tool(
-        name,
-        implementation_source="mcp",
-        implementation_ref=f"mcp/{server}/{remote}",
-        transport_kind="streamable_http",
-        server_slug=server,
-        mcp_tool_name=remote,
-        **changes,
-    )
+    named = {
+        "implementation_source": "mcp",
+        "implementation_ref": f"mcp/{server}/{remote}",
+        "transport_kind": "streamable_http",
+        "server_slug": server,
+        "mcp_tool_name": remote,
+    }
+    return tool(name, **{**named, **changes})
 
 
 def runtime_tool(name: str, **changes: Any) -> dict[str, Any]:
     """Write a tool as an execution runtime declares it."""
-    return tool(name, tool_kind="execution_runtime", implementation_ref=f"env/{name}", **changes)
+    named = {"tool_kind": "execution_runtime", "implementation_ref": f"env/{name}"}
+    return tool(name, **{**named, **changes})
 
 
 def definition(**parts: Any) -> dict[str, Any]:
