@@ -201,7 +201,9 @@ def run(wishes: Wishes) -> int:
         if wishes.keep:
             heading("Staying up until Ctrl-C; try, in another terminal:")
             note(f"export SLUICEGATE_DATA_DIR={folder}/data SLUICEGATE_KEY={demo.key}")
-            note('sluicegate tools list; sluicegate execute orders-find_order \'{"order_id": "A-1002"}\'')
+            command = " ".join(sluicegate())
+            note(f"{command} tools list")
+            note(f'{command} execute orders-find_order \'{{"order_id": "A-1002"}}\'')
             try:
                 signal.pause()
             except KeyboardInterrupt:

@@ -35,6 +35,7 @@ def claims_of_round(call_ids: Sequence[str], found: dict[str, Any], runs: Counte
     answered = [message["tool_call_id"] for message in messages]
     spans = spans_of(results)
     stages = len({span.stage for span in spans})
+    barrier = f"the barrier held: of {stages} stages, each began after every call of the one before had ended"
     executed = Counter[str](one["tool"] for one in results if one["invocation_id"] is not None)
     return [
         Claim("the round completed", [] if state == "completed" else [f"its state is {state}"]),
@@ -42,10 +43,8 @@ def claims_of_round(call_ids: Sequence[str], found: dict[str, Any], runs: Counte
             f"one tool message for each of the {len(call_ids)} calls, in the model's order",
             [] if answered == list(call_ids) else [f"the messages answer {answered}"],
         ),
-        Claim(
-            f"the barrier held: of {stages} stages, each began after every call of the one before had ended",
-            barrier_breaches(spans),
-        ),
+        # With one stage there is nothing that could have begun too early.
+        *([Claim(barrier, barrier_breaches(spans))] if stages > 1 else []),
         Claim(
             "no tool ran more often than it was admitted, by the servers' own counters",
             [f"{tool} ran {runs[tool]} times for {executed[tool]} calls" for tool in runs - executed],

@@ -1,65 +1,41 @@
-"""`sluicegate reconcile`: repair at once what crashes left behind, as the schedule does twice a minute."""
+"""`sluicegate reconcile`: repair what crashes left behind, now, and say what was repaired."""
 
-from dataclasses import asdict
-from datetime import timedelta
+from typing import Annotated
 
 import typer
-from temporalio.client import Client, WorkflowFailureError
-from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.service import RPCError
 
-from activities.reconciling import ReconcileReport, ReconcileRequest
-from api.commands.engine_check import connect_now
-from api.commands.failures import CommandFailed
-from api.commands.process_edge import load_settings, refusals, run_process
-from api.commands.service import say
-from settings import Settings
-from workflows.messages import RECONCILE
+from api.commands.option_groups import with_groups
+from api.commands.output import print_facts, print_json, print_line
+from api.commands.server import Admin
 
-RUN_TIMEOUT = timedelta(minutes=2)
-"""One run takes seconds; a longer wait means that no worker takes it."""
+COUNTS = {
+    "started": "Rounds started",
+    "finalized": "Rounds ended",
+    "woken": "Waiting rounds told",
+    "canceled": "Cancels told again",
+    "retried": "Retries started",
+    "settled": "Retries settled",
+    "unreachable": "Not looked into",
+}
+"""What each count of a report is called."""
 
 app = typer.Typer()
 
 
 @app.command()
-def reconcile() -> None:
-    """Start, end and settle what a crash left between the database and the engine; safe at any time.
-
-    Needed by hand only where the cluster forbids the schedule that does it twice a minute.
-    """
-    run_process(run_reconcile(load_settings()), "warning")
-
-
-async def run_reconcile(settings: Settings) -> None:
-    """Have a worker run the reconciler once, and say what it repaired.
-
-    Raises:
-        ServerNotReachable: the Temporal server does not answer.
-        CommandFailed: no worker took it, or it failed.
-    """
-    with refusals(settings):
-        report = await _run_once(await connect_now(settings), settings.task_queue)
-    counts = {name: count for name, count in asdict(report).items() if count}
-    say(
-        "Repaired: "
-        + (", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing needed it.")
-    )
-
-
-async def _run_once(client: Client, task_queue: str) -> ReconcileReport:
-    try:
-        report: ReconcileReport = await client.execute_workflow(
-            RECONCILE,
-            ReconcileRequest(),
-            id="reconcile-by-hand",
-            task_queue=task_queue,
-            result_type=ReconcileReport,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            execution_timeout=RUN_TIMEOUT,
-        )
-    except (WorkflowFailureError, RPCError) as exc:
-        raise CommandFailed(
-            f"the reconciler did not run to its end; does a worker poll task queue {task_queue!r}? ({exc})"
-        ) from exc
-    return report
+@with_groups
+def reconcile(
+    admin: Admin,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that something may take before it is looked into.")
+    ] = 10.0,
+) -> None:
+    """Repair rounds without a workflow, ends not written and words not delivered; the server does so too."""
+    with admin.server() as server:
+        answer = server.send("POST", f"/api/v1/reconcile?grace_s={grace:g}").json()
+    if admin.as_json:
+        print_json(answer)
+    elif answer["state"] == "running":
+        print_line("The reconciliation goes on; the audit trail tells what it repairs.")
+    else:
+        print_facts([(name, answer[key]) for key, name in COUNTS.items()])
