@@ -42,7 +42,6 @@ COMMANDS: Mapping[str, Entry] = {
     "execute": Entry("execute", "Call one tool.", USE),
     "rounds": Entry("rounds", "Rounds of tool calls.", USE),
     "outcomes": Entry("outcomes", "Calls of which nobody knows whether they ran.", USE),
-    "reconcile": Entry("reconcile", "Repair what crashes left behind.", USE),
     "explain": Entry("explain", "Say for every tool whether a key may use it, and why not.", USE),
 }
 

@@ -16,6 +16,7 @@ from activities.freezing import RoundFreezer
 from activities.runner import Runner
 from activities.tool_calls import ToolCalls
 from activities.waiting import UnknownsWatch
+from governance.resolutions import OnUnknown
 from governance.tool_cache import ToolCache
 from models.database import Database
 from models.invocation import ToolInvocation, load_invocations
@@ -95,13 +96,24 @@ class RoundBench:
     heartbeat_timeout_s: float = 5.0
 
     async def start(
-        self, key_id: str, calls: Sequence[Call], workflow_id: str | None = None
+        self,
+        key_id: str,
+        calls: Sequence[Call],
+        workflow_id: str | None = None,
+        on_unknown: OnUnknown = OnUnknown.FAIL,
     ) -> tuple[str, WorkflowHandle[ProviderRound, RoundResult]]:
         workflow_id = workflow_id or f"round:{key_id}:{uuid4().hex}"
-        round_id = await self.database.write(add_round, key_id, calls, workflow_id)
+        round_id = await self.database.write(add_round, key_id, calls, workflow_id, on_unknown)
         handle = await self.client.start_workflow(
             ProviderRound.run,
-            RoundInput(key_id, round_id, round_id, search_attributes=False, heartbeat_timeout_s=self.heartbeat_timeout_s),
+            RoundInput(
+                key_id,
+                round_id,
+                round_id,
+                search_attributes=False,
+                heartbeat_timeout_s=self.heartbeat_timeout_s,
+                on_unknown=on_unknown.value,
+            ),
             id=workflow_id,
             task_queue=self.task_queue,
             task_timeout=timedelta(seconds=2),

@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 
 from governance.canonical import JSON, canonical_bytes, digest_of
 from governance.codes import IdempotencyClass
+from governance.resolutions import OnUnknown
 from models.base import new_id
 from models.connection import Connection, Network
 from models.database import Database, WriteSession
@@ -89,7 +90,13 @@ def add_key(
     return key
 
 
-def add_round(session: WriteSession, key_id: str, calls: Sequence[Call], workflow_id: str) -> str:
+def add_round(
+    session: WriteSession,
+    key_id: str,
+    calls: Sequence[Call],
+    workflow_id: str,
+    on_unknown: OnUnknown = OnUnknown.FAIL,
+) -> str:
     """Insert a requested round as the API does, and return its id."""
     round_id = new_id()
     insert_round(
@@ -109,6 +116,7 @@ def add_round(session: WriteSession, key_id: str, calls: Sequence[Call], workflo
                 )
                 for position, call in enumerate(calls)
             ],
+            on_unknown=on_unknown,
         ),
         round_id,
     )
