@@ -88,7 +88,7 @@ class AnswerWait:
     def take_event(self, data: str) -> list[Step]:
         """Read the data of one event; what cannot be read is skipped while the stream lives."""
         try:
-            value = wire.parse_json(data.encode("utf-8"), self._max_json_depth)
+            value = wire.parse_json(data, self._max_json_depth)
         except wire.BadJSON:
             self.bad_frames += 1
             return []

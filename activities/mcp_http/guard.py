@@ -215,5 +215,9 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 
 
 async def _resolve(host: str, port: int) -> list[str]:
+    try:
+        return [str(ipaddress.ip_address(host))]  # No lookup for what is an address already.
+    except ValueError:
+        pass
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]
