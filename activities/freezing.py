@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -133,17 +133,22 @@ def freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> Fro
         raise _refusal(ROUND_ABANDONED, f"Round {row.id!r} was abandoned before it started.")
     if request.body_digest and request.body_digest != row.body_digest:
         raise _refusal(ROUND_MISMATCH, f"Round {row.id!r} was asked for with another body.")
-    if row.frozen_set_digest is None:
-        _freeze_now(session, row, tools)
-    return _stored_plan(session, row, tools)
+    if row.frozen_set_digest is not None:
+        return _stored_plan(session, row, tools)
+    # Every change of a row is sent once, at the end: the reads between look at other rows.
+    with session.no_autoflush:
+        return _freeze_now(session, row, tools)
 
 
 def _refusal(kind: str, message: str) -> ApplicationError:
     return ApplicationError(message, type=kind, non_retryable=True)
 
 
+_OF_WORKFLOW = select(Round).where(Round.workflow_id == bindparam("workflow")).with_for_update()
+
+
 def _find_or_insert(session: WriteSession, request: FreezeRound) -> Round:
-    row = session.scalar(select(Round).where(Round.workflow_id == request.workflow_id).with_for_update())
+    row = session.scalar(_OF_WORKFLOW, {"workflow": request.workflow_id})
     if row is not None:
         return row
     if request.round_id:
@@ -215,7 +220,7 @@ class _Turned:
     refused: Refused
 
 
-def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> None:
+def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRound:
     key = _key_of(session, row)
     request = _request_filter(row)
     bindings: Mapping[str, ToolBinding] = {}
@@ -245,6 +250,24 @@ def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> None:
         session,
         row.id,
         [NewEvent("round_started", started), *(_refusal_event(verdict) for verdict in turned)],
+    )
+    loader = _Snapshots(session, tools)
+    planned = [
+        _planned(verdict.call.position, loader.known(verdict.tool.snapshot_digest).snapshot)
+        for verdict in bound
+    ]
+    return FrozenRound(
+        row.id, row.frozen_set_digest or "", len(visible), row.call_count, len(turned), planned
+    )
+
+
+def _planned(position: int, snapshot: ToolSnapshot) -> PlannedCall:
+    return PlannedCall(
+        position=position,
+        tool=snapshot.exposed_name,
+        server=snapshot.connection_name or snapshot.source_kind,
+        parallel_safe=snapshot.parallel_safe,
+        timeout_s=snapshot.timeout_s,
     )
 
 
@@ -395,16 +418,8 @@ def _stored_plan(session: WriteSession, row: Round, tools: ToolCache) -> FrozenR
         if call.binding_id is None:
             refused += 1
             continue
-        snapshot: ToolSnapshot = loader.known(bindings[call.binding_id].snapshot_digest).snapshot
-        planned.append(
-            PlannedCall(
-                position=call.position,
-                tool=snapshot.exposed_name,
-                server=snapshot.connection_name or snapshot.source_kind,
-                parallel_safe=snapshot.parallel_safe,
-                timeout_s=snapshot.timeout_s,
-            )
-        )
+        snapshot = loader.known(bindings[call.binding_id].snapshot_digest).snapshot
+        planned.append(_planned(call.position, snapshot))
     frozen = row.frozen_set_digest or ""
     tool_count = session.scalar(select(FrozenSet.tool_count).where(FrozenSet.digest == frozen)) or 0
     return FrozenRound(row.id, frozen, tool_count, row.call_count, refused, planned)
