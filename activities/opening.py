@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from activities.drift import DriftingCall, frozen_scope, frozen_target
+from activities.drift import DriftingCall, frozen_scope, frozen_target, report_drift
 from activities.ledger import (
     MAX_SENDS,
     CallOutcome,
@@ -141,6 +141,8 @@ def open_call(
             return _settle_here(session, opening, invocation, sends, verdict)
     # The answer to a send that left already is fetched under that send: fetching is not sending.
     send = resume.send if resume is not None else open_send(session, invocation, len(sends) + 1, owner.worker)
+    if provisioned.created:
+        report_drift(session, opening.drifting(invocation.id), connection)
     scope = _session_scope(connection, opening)
     return OpenCall(
         place=place,
