@@ -169,7 +169,7 @@ async def test_a_root_conversation_loses_subagents_only_by_its_own_policy(
 async def test_a_subagent_is_bound_by_nesting_and_depth_and_its_own_profile(
     policy: dict[str, Any], depth: int, left: set[str], database: Database
 ) -> None:
-    profiles = {"main": {"allowed_tool_names": []}, "researcher": {}}
+    profiles: dict[str, Any] = {"main": {"allowed_tool_names": []}, "researcher": {}}
 
     def work(session: WriteSession) -> set[str]:
         built = build_program(
@@ -209,7 +209,7 @@ async def test_a_profile_that_the_catalog_lacks_admits_nothing(database: Databas
 
 async def test_what_a_profile_does_not_restrict_is_projected_all_the_same(database: Database) -> None:
     # Of two profiles one restricts and the other does not: the unrestricted one misses no definition.
-    profiles = {"narrow": {"allowed_tool_names": ["subagent_list"]}, "main": {}}
+    profiles: dict[str, Any] = {"narrow": {"allowed_tool_names": ["subagent_list"]}, "main": {}}
 
     def work(session: WriteSession) -> set[str]:
         return frozen_names(session, build_program(session, profile_catalog=profiles))
@@ -373,9 +373,9 @@ async def test_freezing_while_tools_are_projected_sees_all_of_one_listing_or_all
         project_connection(session, session.get_one(Connection, connection_id), listing(mark))
 
     outcomes = await asyncio.gather(
-        database.write(build_task, built),
+        database.write(lambda session: build_task(session, built)),
         database.write(project, "new"),
-        *(database.write(build_task, built) for _ in range(3)),
+        *(database.write(lambda session: build_task(session, built)) for _ in range(3)),
     )
 
     def marks(session: ReadSession, task: Task) -> set[str]:

@@ -16,6 +16,7 @@ from activities.core_matrix_runner import CoreMatrixRunner
 from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
 from activities.ledger import OpenCall
+from activities.runner import Runner
 from activities.tool_calls import ToolCalls
 from governance.canonical import JSON
 from governance.modes import SourceKind
@@ -99,7 +100,10 @@ async def rounds_on(client: Client, database: Database, task_queue: str) -> Asyn
         return text_result(call.snapshot.upstream_name)
 
     tools = ToolCache()
-    runners = {SourceKind.MCP: ScriptedRunner(answer), SourceKind.CORE_MATRIX: CoreMatrixRunner(database)}
+    runners: dict[SourceKind, Runner] = {
+        SourceKind.MCP: ScriptedRunner(answer),
+        SourceKind.CORE_MATRIX: CoreMatrixRunner(database),
+    }
     finalizer = RoundFinalizer(database)
     worker = Worker(
         client,
@@ -196,9 +200,10 @@ async def test_an_implementation_that_may_not_be_bound_is_an_error_of_its_own_ca
     outcomes = await rounds.outcome(round_id)
     assert [status for status, _ in outcomes] == [
         "implementation_not_allowed",
-        "tool_not_allowed",
+        "implementation_not_allowed",
         "implementation_not_allowed",
     ]
+    assert outcomes[1][1]["rule"] == "not_approved"
     assert outcomes[0][1] == {"tool": "search", "implementation": "mcp/nowhere", "rule": "not_of_this_tool"}
     assert rounds.reached == []
 
