@@ -33,7 +33,6 @@ COMMANDS: Mapping[str, Entry] = {
     "serve": Entry("serve", "Run the API against a Temporal server and a database.", RUN),
     "worker": Entry("worker", "Run a worker against a Temporal server and a database.", RUN),
     "migrate": Entry("migrate", "Bring the database, and Temporal's search attributes, up to date.", RUN),
-    "reconcile": Entry("reconcile", "Repair at once what crashes left behind.", RUN),
     "status": Entry("status", "Show where the server of this data folder is.", USE),
     "keys": Entry("keys", "API keys, their secrets and the tools they may use.", USE),
     "connections": Entry("connections", "Connections to MCP servers.", USE),
@@ -42,6 +41,7 @@ COMMANDS: Mapping[str, Entry] = {
     "execute": Entry("execute", "Call one tool.", USE),
     "rounds": Entry("rounds", "Rounds of tool calls.", USE),
     "outcomes": Entry("outcomes", "Calls of which nobody knows whether they ran.", USE),
+    "reconcile": Entry("reconcile", "Repair at once what crashes left behind.", USE),
     "explain": Entry("explain", "Say for every tool whether a key may use it, and why not.", USE),
 }
 

@@ -16,7 +16,7 @@ from api.commands.serving import APIServer, Stopping
 from api.deps import APIDeps
 from settings import Settings
 
-LAST_S = 6.0
+LAST_S = 10.0
 """How long closing may take once draining is over; a server that is stuck is ended then."""
 
 REQUESTS_S = 1.0
@@ -64,12 +64,17 @@ class Service:
             await self.drain.wait(self.stopping, self.deps.settings.drain_s)
             until = loop.time() + REQUESTS_S
         await first_of(serving, self.stopping.urgent.wait(), timeout_s=max(0.0, until - loop.time()))
-        loop.call_later(LAST_S, end_now, 1)
+        loop.call_later(LAST_S, _give_up)
         server.stop(at_once=True)
         # From Python 3.12 on, closing waits for connections that clients keep open.
         if not await first_of(serving, timeout_s=REQUESTS_S):
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
+
+
+def _give_up() -> None:
+    say(f"Closing took longer than {LAST_S:g} s. What is open is settled by the next start.")
+    end_now(1)
 
 
 async def first_of(

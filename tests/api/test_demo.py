@@ -15,7 +15,7 @@ import pytest
 from api.commands.demo_claims import BUILT_IN, Claim, claims_of_built_in, claims_of_repeat, claims_of_round
 from api.commands.json_input import read_json_file
 from api.commands.timeline import barrier_breaches, spans_of
-from tests.support.command_line import ROOT, environment, run
+from tests.support.command_line import COMMAND_S, ROOT, environment, run
 
 ZERO = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -135,7 +135,7 @@ async def test_calls_that_cannot_be_read_end_the_demo_at_once(tmp_path: Path) ->
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_a_stopped_demo_ends_its_processes_and_removes_its_folder(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "api.commands.demo"),
@@ -146,7 +146,7 @@ async def test_a_stopped_demo_ends_its_processes_and_removes_its_folder(tmp_path
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(2 * COMMAND_S):
             # By then `up`, its Temporal server and both MCP servers run.
             while b"ready after" not in await process.stdout.readline():
                 assert process.returncode is None

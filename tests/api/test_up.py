@@ -14,6 +14,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from api.commands.service import LAST_S
 from api.processes import identify
 from governance.codes import InvocationOutcome, InvocationStatus
 from models.database import Database
@@ -29,7 +30,7 @@ from tests.support.command_line import (
 )
 
 # Each start imports everything and runs a Temporal server: several seconds where the cores are shared.
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 GONE_S = 5
 
@@ -116,7 +117,8 @@ async def test_grants_decide_what_a_key_may_call(up: Up, orders: str) -> None:
     assert config["unmatched"] == [{"client": "orders", "tool": "not_there"}]
     key = {"SLUICEGATE_KEY": made["secret"]}
     explained = await as_admin(up, "explain", "granted")
-    assert {one["tool"]: one["decision"] for one in explained["tools"]} == {
+    decisions = {one["tool"]: one["decision"] for one in explained["tools"] if one["client"] == "orders"}
+    assert decisions == {
         "orders-find_order": "allowed",
         "orders-refund_order": "denied",
         "orders-delete_order": "denied",
@@ -201,9 +203,8 @@ async def test_the_example_starts_a_round_through_temporal(up: Up, orders: str) 
 
 
 async def test_the_reconciler_can_be_run_by_hand(up: Up) -> None:
-    where = {"SLUICEGATE_TEMPORAL_ADDRESS": up.place["temporal_address"]}
-    done = await sluicegate("reconcile", data_dir=up.data_dir, extra=where)
-    assert (done.status, done.out) == (0, "Repaired: nothing needed it.\n")
+    report = await as_admin(up, "reconcile")
+    assert (report["started"], report["finalized"], report["unreachable"]) == (0, 0, 0)
 
 
 async def test_a_killed_up_leaves_no_temporal_server_and_its_folder_can_be_used_again(tmp_path: Path) -> None:
@@ -263,7 +264,8 @@ async def test_a_second_signal_settles_running_calls_as_unknown_and_stops_at_onc
         began = asyncio.get_running_loop().time()
         printed = await up.end(signal.SIGINT)
         assert f"Not waiting any longer for round {round_id}" in printed
-        assert asyncio.get_running_loop().time() - began < 15
+        assert asyncio.get_running_loop().time() - began < LAST_S + GONE_S
+        assert up.process.returncode == 0
     assert stored_invocations(tmp_path) == [(InvocationStatus.FAILED, InvocationOutcome.UNKNOWN)]
 
 

@@ -15,7 +15,7 @@ from api.embedded import EmbeddedTemporal
 from tests.support.command_line import FREE_PORTS, ROOT, Done, environment, run, sluicegate
 
 # Each command imports everything: several seconds where the cores are shared.
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 
 INTERPRETER = Path(sys.executable).resolve()

@@ -16,7 +16,7 @@ from api.processes import free_port
 from tests.support.command_line import COMMAND_S, ROOT, environment, example_server, sluicegate
 
 # Each command imports everything: several seconds where the cores are shared.
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 
 @dataclass

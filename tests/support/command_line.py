@@ -15,7 +15,7 @@ import api
 
 ROOT = Path(api.__file__).resolve().parents[1]
 
-COMMAND_S = 60
+COMMAND_S = 120
 """Importing everything takes seconds on a machine whose cores are shared."""
 
 FREE_PORTS = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")
