@@ -130,7 +130,7 @@ def _check_values(value: JSON, max_depth: int) -> None:
         below: list[JSON] = []
         nested = False
         for item in level:
-            kind: type[JSON] = type(item)
+            kind = item.__class__
             if kind is dict:
                 nested = True
                 below.extend(item.values())
