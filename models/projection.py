@@ -1,7 +1,7 @@
 """Project what an MCP connection lists into the gateway's tools."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 
@@ -88,9 +88,12 @@ def reproject_connection(session: WriteSession, connection: Connection) -> Proje
         if definition.retired_at is None and implementation.retired_at is None
     ]
     report = project_connection(session, connection, live)
-    for version in versions_using(session, source.id):
-        project_version(session, version)
-    return report
+    of_programs = [
+        name
+        for version in versions_using(session, source.id)
+        for name in project_version(session, version).report.changed
+    ]
+    return replace(report, changed=(*report.changed, *of_programs))
 
 
 def retire_connection(session: WriteSession, connection_id: str) -> tuple[str, ...]:
