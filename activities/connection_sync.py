@@ -7,7 +7,6 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.client_pool import ClientPool
-from activities.mcp_http.client import MCPClient
 from activities.mcp_http.errors import MCPError, Outcome
 from activities.mcp_http.types import ListedTool, ToolListing
 from governance.schemas import SchemaProblem, compile_schema
@@ -73,7 +72,7 @@ class ConnectionSyncer:
                 type=CONNECTION_GONE,
                 non_retryable=True,
             )
-        contact = await _contact(self._clients.client(target))
+        contact = await _contact(self._clients, target)
         return await self._database.write(_record, target.id, contact)
 
 
@@ -82,10 +81,12 @@ def _target(session: ReadSession, connection_id: str) -> ConnectionTarget | None
     return None if connection is None else target_of(connection)
 
 
-async def _contact(client: MCPClient) -> _Contact:
+async def _contact(clients: ClientPool, target: ConnectionTarget) -> _Contact:
     """Open a session of its own, list the tools and close it again."""
     stage = "initialize"
     try:
+        # An address that may not be dialled is refused here already.
+        client = clients.client(target)
         session = await client.open_session()
         stage = "tools/list"
         try:

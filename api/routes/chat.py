@@ -34,7 +34,7 @@ router = APIRouter(tags=["data plane"])
     responses={
         200: {
             "model": ChatCompletionBody,
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {}},
             "description": "The answer; with `stream`, its chunks as server-sent events.",
         },
         **refusals(

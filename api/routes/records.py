@@ -35,7 +35,7 @@ router = APIRouter(prefix="/api/v1", tags=["records"], dependencies=[Depends(req
 @router.get(
     "/rounds",
     operation_id="listAllRounds",
-    responses={200: {"model": RoundPage}, **refusals(*CONTROL_PLANE)},
+    responses={200: {"model": RoundPage}, **refusals(*CONTROL_PLANE, ErrorCode.NOT_FOUND)},
     response_class=Response,
 )
 async def list_rounds(
@@ -77,7 +77,7 @@ async def get_round(request: Request, deps: Deps, round_id: PublicId) -> Respons
 @router.get(
     "/audit",
     operation_id="listAudit",
-    responses={200: {"model": AuditPage}, **refusals(*CONTROL_PLANE)},
+    responses={200: {"model": AuditPage}, **refusals(*CONTROL_PLANE, ErrorCode.NOT_FOUND)},
     response_class=Response,
 )
 async def list_audit(

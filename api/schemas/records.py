@@ -69,7 +69,7 @@ class ExplainedTool(BaseModel):
     """A live tool and the decision for it."""
 
     tool: str
-    client: str
+    client: str | None
     upstream_name: str
     decision: Literal["allowed", "needs_approval", "denied"]
     level: Level | None
