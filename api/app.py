@@ -4,6 +4,8 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from api.configuration.known_secrets import router as known_secrets
+from api.configuration.preview import router as preview
 from api.console.auth_failures import AuthFailureLimit
 from api.console.page import router as console_page
 from api.console.security_headers import SecurityHeaders
@@ -46,6 +48,8 @@ ROUTERS = (
     mcp_endpoint.router,
     keys.router,
     key_tools.router,
+    known_secrets,
+    preview,
     connections.router,
     policies.router,
     programs.router,

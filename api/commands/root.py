@@ -42,6 +42,8 @@ COMMANDS: Mapping[str, Entry] = {
     "rounds": Entry("rounds", "Rounds of tool calls.", USE),
     "outcomes": Entry("outcomes", "Calls of which nobody knows whether they ran.", USE),
     "reconcile": Entry("reconcile", "Repair at once what crashes left behind.", USE),
+    "apply": Entry("apply", "Make the gateway as a configuration file says.", USE),
+    "import": Entry("import_config", "Take over the servers of an mcp.json.", USE),
     "explain": Entry("explain", "Say for every tool whether a key may use it, and why not.", USE),
 }
 

@@ -93,9 +93,9 @@ def _put(
     session: WriteSession, key_id: str, body: PutToolConfigBody, if_match: str | None, request_id: str
 ) -> dict[str, JSON]:
     key = load_key(session, key_id, for_update=True)
-    before = _configs(session, key)
+    before = shown_configs(session, key)
     check_if_match(if_match, etag_of(before), "tool configuration")
-    replace_tool_grants(session, key, _grants(session, body.mcp_configs))
+    replace_tool_grants(session, key, checked_grants(session, body.mcp_configs))
     shown = _show(session, key)
     record_change(session, request_id, "put_key_tools", key=key.id, before=before, after=shown["mcp_configs"])
     return shown
@@ -103,14 +103,17 @@ def _put(
 
 def _delete(session: WriteSession, key_id: str, if_match: str | None, request_id: str) -> dict[str, JSON]:
     key = load_key(session, key_id, for_update=True)
-    before = _configs(session, key)
+    before = shown_configs(session, key)
     check_if_match(if_match, etag_of(before), "tool configuration", required=True)
     replace_tool_grants(session, key, None)
     record_change(session, request_id, "delete_key_tools", key=key.id, before=before)
     return _show(session, key)
 
 
-def _grants(session: Session, entries: Sequence[ToolConfigEntry]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def checked_grants(
+    session: Session, entries: Sequence[ToolConfigEntry]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return an operator's entries as (connection id, tools); raises invalid_filter with 422."""
     ids = {connection.name: connection.id for connection in load_connections(session)}
     grants: dict[str, tuple[str, tuple[str, ...]]] = {}
     for number, entry in enumerate(entries):
@@ -126,7 +129,8 @@ def _grants(session: Session, entries: Sequence[ToolConfigEntry]) -> tuple[tuple
     return tuple(grants.values())
 
 
-def _configs(session: Session, key: ApiKey) -> list[JSON] | None:
+def shown_configs(session: Session, key: ApiKey) -> list[JSON] | None:
+    """Return a key's tool configuration as shown, None where it has none."""
     if not key.has_tool_config:
         return None
     return [
@@ -136,7 +140,7 @@ def _configs(session: Session, key: ApiKey) -> list[JSON] | None:
 
 
 def _show(session: Session, key: ApiKey) -> dict[str, JSON]:
-    configs = _configs(session, key)
+    configs = shown_configs(session, key)
     live: set[tuple[str | None, str]] = set()
     if configs:
         live = {(tool.connection_name, tool.upstream_name) for tool in load_catalog(session)}

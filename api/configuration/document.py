@@ -1,0 +1,138 @@
+"""Configuration as a document: what a file may say of connections, keys, grants and overlays.
+
+A file describes what it names and nothing else: a field, a section or an object that it leaves out is left as
+it is, unless pruning is asked for.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from api.schemas.connections import ConnectionSettings
+from governance.canonical import JSON
+from governance.decision import RequestFilterMode
+from governance.execution_policy import overlay_problem
+from governance.filters import tool_list_problem
+from governance.names import check_connection_name
+
+SHORTEST_SECRET = 32
+"""Characters of a secret that an operator brings along."""
+
+SECTION = ConfigDict(extra="forbid")
+
+
+class DocumentProblem(Exception):
+    """A document cannot be meant; says where and why, never a secret."""
+
+
+class KeyDocument(BaseModel):
+    """A key by its name; `tools` is its whole tool configuration, null for none."""
+
+    model_config = SECTION
+
+    enabled: bool | None = None
+    request_filter: RequestFilterMode | None = None
+    may_explain: bool | None = None
+    secret: str | None = None
+    tools: dict[str, list[str] | None] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.secret is not None and (problem := secret_problem(self.secret)):
+            raise ValueError(f"secret: {problem}")
+        for client, names in (self.tools or {}).items():
+            if problem := tool_list_problem(names):
+                raise ValueError(f"tools.{client}: {problem}")
+        return self
+
+    @property
+    def settings(self) -> dict[str, JSON]:
+        """What is said of the key itself."""
+        return self.model_dump(
+            mode="json", exclude_unset=True, exclude_none=True, exclude={"secret", "tools"}
+        )
+
+    @property
+    def says_tools(self) -> bool:
+        """Whether the file speaks of the tool configuration at all."""
+        return "tools" in self.model_fields_set
+
+    @property
+    def secret_hash(self) -> str | None:
+        """The form in which the secret is registered."""
+        return None if self.secret is None else hashlib.sha256(self.secret.encode()).hexdigest()
+
+
+class ConnectionDocument(ConnectionSettings):
+    """A connection by its name."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if problem := tool_list_problem(self.tools_to_execute):
+            raise ValueError(f"tools_to_execute: {problem}")
+        return self
+
+    @property
+    def settings(self) -> dict[str, JSON]:
+        """What is said of the connection; null says nothing, but for the list, where it grants nothing."""
+        said = self.model_dump(mode="json", exclude_unset=True)
+        return {
+            name: value for name, value in said.items() if value is not None or name == "tools_to_execute"
+        }
+
+
+class Document(BaseModel):
+    """A whole file."""
+
+    model_config = SECTION
+
+    version: Literal[1]
+    connections: dict[str, ConnectionDocument] | None = None
+    keys: dict[Annotated[str, Field(min_length=1, max_length=100)], KeyDocument] | None = None
+    overlays: Annotated[list[dict[str, Any]], Field(max_length=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.connections or {}:
+            if problem := check_connection_name(name):
+                raise ValueError(problem)
+        for number, overlay in enumerate(self.overlays or ()):
+            if problem := overlay_problem(overlay):
+                raise ValueError(f"overlays[{number}]: {problem}")
+        return self
+
+
+def read_document(value: JSON, secrets: Mapping[tuple[str, ...], str]) -> Document:
+    """Return a parsed and resolved file as a document.
+
+    `secrets` are the places whose value came by reference; no problem names what stands there.
+
+    Raises:
+        DocumentProblem: with every problem and its place.
+    """
+    try:
+        document = Document.model_validate(value, strict=False)
+    except ValidationError as error:
+        found = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors(include_input=False)]
+        raise DocumentProblem("\n".join(found)) from None
+    for name, key in (document.keys or {}).items():
+        if key.secret is not None and ("keys", name, "secret") not in secrets:
+            raise DocumentProblem(f"keys.{name}.secret: write env:NAME or file:PATH, never the secret itself")
+    return document
+
+
+def secret_problem(secret: str) -> str | None:
+    """Say why a secret may not be used, or None; never repeats it."""
+    if secret.startswith("sga_"):
+        return "it begins as admin tokens do"
+    if len(secret) < SHORTEST_SECRET:
+        return f"it is shorter than {SHORTEST_SECRET} characters"
+    if not secret.isascii() or not secret.isprintable() or " " in secret:
+        return "it holds characters that a header cannot carry"
+    return None
+
+
+def _place(parts: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in parts) or "the file"
