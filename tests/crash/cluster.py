@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,9 +48,12 @@ class Process:
                 env={**os.environ, **self.environment},
             )
         assert self.child.stdout is not None
-        async with asyncio.timeout(START_S):
-            self.line = (await self.child.stdout.readline()).decode().strip()
-        assert self.line, f"{self.name} ended at once: {self.log.read_text()[-2000:]}"
+        try:
+            async with asyncio.timeout(START_S):
+                self.line = (await self.child.stdout.readline()).decode().strip()
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.name} is not ready: {self.log.read_text()[-3000:]}") from error
+        assert self.line, f"{self.name} ended at once: {self.log.read_text()[-3000:]}"
 
     async def kill(self) -> None:
         """End it as a power cut would: it learns nothing of it."""
@@ -153,7 +157,9 @@ async def running_cluster(
         postgres: MortalPostgres | None = None
         url = f"sqlite:///{folder / 'crash.db'}"
         if with_postgres:
-            postgres = MortalPostgres(folder / "postgres")
+            # Not inside pytest's folder, which PostgreSQL's own user may not enter.
+            place = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicegate-crash-"))
+            postgres = MortalPostgres(Path(place))
             await asyncio.to_thread(postgres.make)
             stack.callback(postgres.kill)
             await asyncio.to_thread(postgres.start)

@@ -37,13 +37,8 @@ class MortalPostgres:
 
     def make(self) -> None:
         user = unprivileged_user()
-        self.folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
             os.chown(self.folder, user.pw_uid, user.pw_gid)
-            for parent in self.folder.parents:
-                if parent.owner() != "root" or parent == Path("/tmp"):  # noqa: S108 - Only compared.
-                    break
-                parent.chmod(parent.stat().st_mode | 0o011)
         command = [str(find_binary("initdb")), "-D", str(self._data), "-U", "sluicegate", "--auth=trust"]
         command += ["--no-sync", "--encoding=UTF8", "--locale=C"]
         subprocess.run(as_user(user, command), cwd=self.folder, check=True, stdout=subprocess.DEVNULL)

@@ -6,6 +6,7 @@ the worker forgets what was sent before, which is what the suite must be able to
 """
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -81,6 +82,7 @@ async def run(settings: Settings) -> None:
     database.arm = Path(os.environ["CRASH_ARM"])
     database.faulty = "CRASH_FAULT" in os.environ
     parts = WorkerParts(settings, database, vault_of(settings), await connect(settings))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     async with running_worker(parts):
         print("ready", flush=True)  # noqa: T201 - The parent waits for it.
         await asyncio.Event().wait()

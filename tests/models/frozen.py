@@ -39,8 +39,9 @@ async def freeze_world(
     database: Database,
     plan: ConnectionPlan | None = None,
     calls: Sequence[Call] = (Call("files-read"), Call("files-write")),
+    key_name: str = "agent",
 ) -> Frozen:
-    world = await build_world(database, plan)
+    world = await build_world(database, plan, key_name)
     tools = ToolCache()
     round_id = await freeze_calls(database, world, calls, tools)
     return Frozen(world, round_id, tools)

@@ -131,9 +131,11 @@ class World:
     connection_id: str
 
 
-async def build_world(database: Database, plan: ConnectionPlan | None = None) -> World:
+async def build_world(
+    database: Database, plan: ConnectionPlan | None = None, key_name: str = "agent"
+) -> World:
     def build(session: WriteSession) -> World:
         connection = add_connection(session, plan or ConnectionPlan())
-        return World(add_key(session).id, connection.id)
+        return World(add_key(session, key_name).id, connection.id)
 
     return await database.write(build)
