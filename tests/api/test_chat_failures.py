@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from models.audit import AuditEvent, AuditKind
 from models.database import WriteSession
@@ -205,3 +205,18 @@ async def test_a_failure_is_audited_with_what_an_operator_needs(api: APIBench) -
     refused = rows[3].data
     assert (refused["provider"], refused["http_status"]) == ("fake", 404)
     assert refused["provider_message"] == "no such model: secret-name"
+
+
+async def test_a_chat_that_cannot_be_written_down_is_not_sent(api: APIBench) -> None:
+    agent = await api.agent()
+    async with fake_provider(answers(answer(completion()))) as provider:
+        await register(api, provider.base_url)
+        await api.database.write(lambda session: session.execute(text("DROP TABLE audit_events")))
+        response = await chat(api, agent)
+
+    # SQLite takes a missing table for a database that is away, PostgreSQL for a mistake of ours.
+    assert (response.status_code, error_of(response)["code"]) in (
+        (503, "database_busy"),
+        (500, "internal_error"),
+    )
+    assert provider.requests == []
