@@ -49,6 +49,7 @@ class Service:
         if not serving.done():
             await self._stop(server, serving, drains=engine is None or not engine.done())
         await serving
+        await self.deps.aclose()
         if engine is not None and engine.done():
             raise CommandFailed(engine.result())
         if engine is not None:
