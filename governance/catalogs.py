@@ -6,6 +6,7 @@ version; the first entry of a name wins, and reserved names cannot be shadowed.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from governance.canonical import JSON, is_object
 from governance.execution_policy import (
@@ -15,7 +16,7 @@ from governance.execution_policy import (
     ResolvedPolicy,
     resolve_execution_policy,
 )
-from governance.modes import SOURCES_WITH_RUNNER, GovernanceMode, SourceKind, is_reserved_name, mode_of
+from governance.modes import SOURCES_WITH_RUNNER, GovernanceMode, SourceKind, mode_of
 
 BEST_EFFORT = "best_effort"
 """What an entry declares of its idempotency when it declares nothing; advisory, like every declaration."""
@@ -69,9 +70,8 @@ class ToolEntry:
         return {name: value for name, value in shown.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveTool:
-    """The winner of a name, with its mode and the policy in force."""
+class EffectiveTool(NamedTuple):
+    """The winner of a name, with its mode and the policy in force; a tuple, since catalogs are large."""
 
     entry: ToolEntry
     mode: GovernanceMode
@@ -118,44 +118,52 @@ def compose_effective_catalog(
     beside a core entry it is kept as a loser. Winners with reserved names stand first, each group in the
     order of appearance.
     """
-    winners: dict[str, ToolEntry] = {}
+    seen: set[str] = set()
     losers: dict[str, list[ToolEntry]] = {}
+    reserved: list[EffectiveTool] = []
+    ordinary: list[EffectiveTool] = []
+    resolve = PolicyResolver(overlays).resolve
     for layer in (core, runtime, program):
         for entry in layer:
             name = entry.tool_name
-            if name in winners:
+            if name in seen:
                 losers.setdefault(name, []).append(entry)
-            elif entry.source is SourceKind.CORE_MATRIX or not is_reserved_name(name):
-                winners[name] = entry
-    resolve = PolicyResolver(overlays).resolve
-    tools = [
-        EffectiveTool(entry, mode_of(name, entry.source), resolve(entry)) for name, entry in winners.items()
-    ]
-    # Sorting is stable, so each group keeps the order of appearance.
-    tools.sort(key=lambda tool: tool.mode is not GovernanceMode.RESERVED)
-    return EffectiveCatalog(tuple(tools), {name: tuple(entries) for name, entries in losers.items()})
+                continue
+            mode = mode_of(name, entry.source)
+            if mode is not GovernanceMode.RESERVED:
+                ordinary.append(EffectiveTool(entry, mode, resolve(entry)))
+            elif entry.source is SourceKind.CORE_MATRIX:
+                reserved.append(EffectiveTool(entry, mode, resolve(entry)))
+            else:
+                continue
+            seen.add(name)
+    return EffectiveCatalog(
+        (*reserved, *ordinary), {name: tuple(entries) for name, entries in losers.items()}
+    )
 
 
 class PolicyResolver:
-    """Resolves policies of entries under one set of overlays; remembers what cannot differ."""
+    """Resolves policies of entries under one set of overlays; remembers the latest where nothing can differ."""
 
     def __init__(self, overlays: OverlayLayers) -> None:
         """Resolve under these overlays."""
         self._overlays = (*overlays.program, *overlays.operator)
         self._from_program = len(overlays.program)
-        self._plain: dict[tuple[SourceKind, bool], ResolvedPolicy] = {}
+        self._source: SourceKind | None = None
+        self._is_parallel = False
+        self._latest: ResolvedPolicy | None = None
 
     def resolve(self, entry: ToolEntry) -> ResolvedPolicy:
         """Return the policy of an entry: its declaration, its source's default, the overlays in order."""
         if self._overlays:
             return self._resolved(entry)
-        # Without overlays nothing but the declaration and the source has a say.
+        # Without overlays nothing but the declaration and the source has a say, and neighbours are alike.
         declared = entry.declared_policy
-        key = (entry.source, is_object(declared) and declared.get("parallel_safe") is True)
-        policy = self._plain.get(key)
-        if policy is None:
-            policy = self._plain[key] = self._resolved(entry)
-        return policy
+        is_parallel = declared is not None and is_object(declared) and declared.get("parallel_safe") is True
+        if self._latest is None or entry.source is not self._source or is_parallel is not self._is_parallel:
+            self._source, self._is_parallel = entry.source, is_parallel
+            self._latest = self._resolved(entry)
+        return self._latest
 
     def _resolved(self, entry: ToolEntry) -> ResolvedPolicy:
         subject = PolicySubject(
