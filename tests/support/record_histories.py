@@ -18,14 +18,17 @@ from activities.client_pool import ClientPool
 from activities.connection_sync import ConnectionSyncer
 from activities.ledger import OpenCall
 from governance.canonical import JSON
+from governance.resolutions import OnUnknown, ResolutionKind
 from models.database import Database
 from models.migration import migrate
 from tests.support.rounds import RoundBench, round_worker
 from tests.support.scripted_runner import ScriptedRunner, echo
 from tests.support.temporal_server import connect, running_temporal
 from tests.support.world import Call, ConnectionPlan, World, build_world
+from tests.workflows.unknowns import SendsRunner, answered, open_questions, resolve_only, unknown
 from workflows.connection_sync import ConnectionSync
-from workflows.messages import ConnectionSyncInput
+from workflows.engine import TemporalEngine, retry_workflow_id
+from workflows.messages import RESOLVE_UPDATE, ConnectionSyncInput
 
 FOLDER = Path(__file__).parents[1] / "workflows" / "histories"
 
@@ -66,6 +69,36 @@ async def _cancel_running(
     raise AssertionError("The round was not canceled.")
 
 
+async def waiting_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
+    """An unknown outcome that an operator has called again, and one that he resolves."""
+    runner = SendsRunner([unknown, unknown, answered])
+    async with round_worker(client, database, runner, task_queue="waiting") as bench:
+        round_id, handle = await bench.start(
+            world.key_id, [Call("files-write"), Call("files-write")], on_unknown=OnUnknown.WAIT
+        )
+        for kind in (ResolutionKind.RETRY, ResolutionKind.FAILED):
+            while await open_questions(database, round_id) == 0:  # noqa: ASYNC110 - The database calls nobody.
+                await asyncio.sleep(0.02)
+            resolved = await resolve_only(database, round_id, kind)
+            await handle.execute_update(RESOLVE_UPDATE, resolved.invocation_id)
+        await handle.result()
+    return handle
+
+
+async def call_retry(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
+    """A retry of a call whose round has ended."""
+    runner = SendsRunner([unknown, answered])
+    async with round_worker(client, database, runner, task_queue="retry") as bench:
+        record, _ = await bench.run(world.key_id, [Call("files-write")])
+        resolved = await resolve_only(database, record.row.id, ResolutionKind.RETRY)
+        if resolved.retry is None:
+            raise AssertionError("A retry names the call to make.")
+        await TemporalEngine(client, "retry", 5.0, 2.0).retry_call(resolved.retry)
+        handle = client.get_workflow_handle(retry_workflow_id(resolved.retry.retry_key))
+        await handle.result()
+    return handle
+
+
 async def connection_sync(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """A server that cannot be reached."""
     async with ClientPool(1024) as clients:
@@ -90,6 +123,8 @@ async def connection_sync(client: Client, database: Database, world: World) -> W
 RECORDERS: dict[str, Recorder] = {
     "mixed_round": mixed_round,
     "canceled_round": canceled_round,
+    "waiting_round": waiting_round,
+    "call_retry": call_retry,
     "connection_sync": connection_sync,
 }
 

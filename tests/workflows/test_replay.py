@@ -62,4 +62,10 @@ async def test_a_changed_order_of_commands_is_noticed() -> None:
 
 
 def test_there_is_a_history_of_each_kind_of_round() -> None:
-    assert set(HISTORIES) >= {"mixed_round", "canceled_round", "connection_sync"}
+    assert set(HISTORIES) >= {
+        "mixed_round",
+        "canceled_round",
+        "waiting_round",
+        "call_retry",
+        "connection_sync",
+    }
