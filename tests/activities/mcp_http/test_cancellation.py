@@ -134,14 +134,14 @@ async def test_progress_extends_the_soft_limit_only() -> None:
         for number in range(steps):
             params = {"progressToken": request.message["id"], "progress": number}
             await peer.send(event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         if steps:
             await peer.send(event(fine(request.message["id"])))
             peer.close()
         else:
             await asyncio.Event().wait()
 
-    soft = Timeouts(soft_s=0.3, silence_s=5, negotiation_s=2)
+    soft = Timeouts(soft_s=1.0)
     async with connected(script, timeouts=soft) as there:
         answer = await there.call(tool_call(arguments={"steps": 6}))
         assert answer.content
@@ -151,7 +151,7 @@ async def test_progress_extends_the_soft_limit_only() -> None:
 
 @pytest.mark.anyio
 async def test_silence_longer_than_the_limit_is_an_unknown_outcome() -> None:
-    timeouts = Timeouts(silence_s=0.2, negotiation_s=2)
+    timeouts = Timeouts(silence_s=0.3)
     async with connected(hang_or_answer, timeouts=timeouts) as there:
         failure = await there.failure(tool_call("hang"))
         assert (failure.code, failure.outcome) == ("read_timeout", Outcome.UNKNOWN)

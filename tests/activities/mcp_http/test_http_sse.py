@@ -94,7 +94,7 @@ async def test_sessions_listings_and_calls_go_over_the_stream() -> None:
         assert (session.protocol_version, session.session_id, session.era) == (VERSION, None, "legacy")
         assert [tool.name for tool in (await client.list_tools(session)).tools] == ["a"]
         hooks = CallHooks(before_send=before_send, on_cursor=on_cursor)
-        found = await client.call_tool(session, tool_call(), hooks, timeout_s=5)
+        found = await client.call_tool(session, tool_call(), hooks, timeout_s=20)
         await client.ping(session)
         await client.close_session(session)
         assert found.content == ({"type": "text", "text": "fine"},)
@@ -149,7 +149,7 @@ async def test_a_stream_that_ends_leaves_the_outcome_unknown_and_cannot_be_resum
     server.on_call = close
     async with old(server) as (client, session, running):
         with pytest.raises(MCPError) as caught:
-            await client.call_tool(session, tool_call(), timeout_s=5)
+            await client.call_tool(session, tool_call(), timeout_s=20)
         assert (caught.value.code, caught.value.outcome) == ("no_answer", Outcome.UNKNOWN)
         with pytest.raises(MCPError) as caught:
             await client.resume_call(session, Cursor("x", "9"), tool_call())

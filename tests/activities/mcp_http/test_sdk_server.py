@@ -13,7 +13,7 @@ import pytest
 
 from activities.mcp_http.client import MCPClient
 from activities.mcp_http.errors import MCPError, Outcome, SessionLost
-from activities.mcp_http.types import CallHooks, Cursor, OpenSession, Timeouts
+from activities.mcp_http.types import CallHooks, Cursor, Limits, OpenSession, Timeouts
 from tests.activities.mcp_http.connecting import client_of, tool_call
 
 SLOW_MACHINE = Timeouts(negotiation_s=10)
@@ -101,10 +101,10 @@ async def test_progress_and_cancellation_reach_each_other(plain: str, version: s
 @pytest.mark.anyio
 async def test_a_ping_and_a_refused_elicitation_in_the_middle_of_a_call(plain: str) -> None:
     async with session_with(plain, "2025-11-25") as (client, session):
-        answer = await client.call_tool(session, tool_call("ping_me"), timeout_s=5)
+        answer = await client.call_tool(session, tool_call("ping_me"), timeout_s=20)
         assert answer.content[0]["text"] == "pong received"
         with pytest.raises(MCPError) as caught:
-            await client.call_tool(session, tool_call("ask_me"), timeout_s=5)
+            await client.call_tool(session, tool_call("ask_me"), timeout_s=20)
         assert caught.value.details["jsonrpc_code"] == -32601
 
 
@@ -133,13 +133,15 @@ async def test_a_deleted_session_is_lost_and_one_initialize_brings_the_next_call
 @pytest.mark.anyio
 async def test_a_large_answer_arrives_whole_and_a_larger_one_than_allowed_is_refused(plain: str) -> None:
     async with session_with(plain, "2025-11-25") as (client, session):
-        answer = await client.call_tool(session, tool_call("big", {"bytes": 5_000_000}), timeout_s=20)
-        assert len(answer.content[0]["text"]) == 5_000_000
-    async with session_with(plain, "2025-11-25") as (client, session):
+        answer = await client.call_tool(session, tool_call("big", {"bytes": 3_000_000}))
+        assert len(answer.content[0]["text"]) == 3_000_000
+    async with client_of(f"{plain}/mcp", limits=Limits(max_body_bytes=1_000_000)) as client:
+        session = await client.open_session()
         with pytest.raises(MCPError) as caught:
-            await client.call_tool(session, tool_call("big", {"bytes": 70_000_000}), timeout_s=30)
+            await client.call_tool(session, tool_call("big", {"bytes": 3_000_000}))
         assert (caught.value.code, caught.value.outcome) == ("answer_too_large", Outcome.UNKNOWN)
         assert (await client.call_tool(session, tool_call("echo", {"text": "alive"}))).content
+        await client.close_session(session)
 
 
 @pytest.mark.anyio

@@ -16,6 +16,7 @@ from activities.mcp_http.errors import (
     TransportError,
 )
 from activities.mcp_http.refusals import retry_after_s
+from activities.mcp_http.types import Timeouts
 from tests.activities.mcp_http.connecting import connected
 from tests.activities.mcp_http.test_hostile_answers import answering
 from tests.support.raw_server import dump, error, http
@@ -206,6 +207,7 @@ async def test_large_error_data_is_left_out() -> None:
 @pytest.mark.anyio
 async def test_a_body_that_stalls_does_not_hide_the_status() -> None:
     head = b"HTTP/1.1 429 X\r\nContent-Length: 50\r\nRetry-After: 3\r\n\r\n{"
-    async with connected(answering(lambda _: head)) as there:
+    impatient = Timeouts(negotiation_s=0.3)
+    async with connected(answering(lambda _: head), timeouts=impatient) as there:
         failure = await there.failure()
         assert (failure.code, failure.retry_after_s) == ("rate_limited", 3)
