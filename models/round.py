@@ -173,8 +173,12 @@ _COUNT_EVENTS = (
 )
 _BY_KEY = select(Round).where(Round.key_id == bindparam("key"), Round.round_key == bindparam("round_key"))
 _CALLS = select(RoundCall).where(RoundCall.round_id == bindparam("round")).order_by(RoundCall.position)
-_LOCKED = select(Round).where(Round.id == bindparam("round")).with_for_update()
-_LOCKED = _LOCKED.execution_options(populate_existing=True)
+_LOCKED = (
+    select(Round)
+    .where(Round.id == bindparam("round"))
+    .with_for_update()
+    .execution_options(populate_existing=True)
+)
 
 
 def append_events(session: WriteSession, round_id: str, events: Iterable[NewEvent]) -> None:
