@@ -143,7 +143,7 @@ def compose_effective_catalog(
 
 
 class PolicyResolver:
-    """Resolves policies of entries under one set of overlays; remembers the latest where nothing can differ."""
+    """Resolves policies of entries under one set of overlays; remembers the latest where it can."""
 
     def __init__(self, overlays: OverlayLayers) -> None:
         """Resolve under these overlays."""

@@ -106,7 +106,9 @@ async def rotate_secret(request: Request, deps: Deps, key_id: PublicId) -> Respo
     "/{key_id}",
     operation_id="deleteKey",
     status_code=204,
-    responses=refusals(*CONTROL_PLANE, ErrorCode.NOT_FOUND, ErrorCode.PRECONDITION_FAILED),
+    responses=refusals(
+        *CONTROL_PLANE, ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.PRECONDITION_FAILED
+    ),
     response_class=Response,
 )
 async def delete_key(request: Request, deps: Deps, key_id: PublicId) -> Response:
@@ -152,6 +154,7 @@ def _settings(key: ApiKey) -> dict[str, JSON]:
         "enabled": key.enabled,
         "request_filter": key.request_filter.value,
         "may_explain": key.may_explain,
+        "core_tools": key.core_tools,
     }
 
 
@@ -163,6 +166,7 @@ def _create(session: WriteSession, body: CreateKeyBody, prefix: str, request_id:
         request_filter=body.request_filter,
         has_tool_config=False,
         may_explain=body.may_explain,
+        core_tools=body.core_tools,
     )
     session.add(key)
     _flush_named(session, body.name)
@@ -225,5 +229,12 @@ def _rotate(
 def _delete(session: WriteSession, key_id: str, if_match: str | None, request_id: str) -> None:
     key = load_key(session, key_id, for_update=True)
     check_if_match(if_match, etag_of(_settings(key)), "key")
+    # Read before the flush: afterwards, where it fails, there is no transaction to read in.
+    settings, name = _settings(key), key.name
     session.delete(key)
-    record_change(session, request_id, "delete_key", key=key.id, settings=_settings(key))
+    try:
+        session.flush()
+    except IntegrityError as error:
+        # A program acts as this key; it would be left without a sub-account.
+        raise APIProblem(ErrorCode.CONFLICT, {"what": "program acting as key", "name": name}) from error
+    record_change(session, request_id, "delete_key", key=key_id, settings=settings)

@@ -17,6 +17,9 @@ class CreateKeyBody(BaseModel):
     name: ShortText
     request_filter: RequestFilterMode = RequestFilterMode.OVERRIDE
     may_explain: bool = False
+    core_tools: Annotated[
+        bool, Field(description="Whether it may use tools that belong to no connection, such as subagents.")
+    ] = False
 
 
 class EditKeyBody(BaseModel):
@@ -28,6 +31,7 @@ class EditKeyBody(BaseModel):
     enabled: bool | None = None
     request_filter: RequestFilterMode | None = None
     may_explain: bool | None = None
+    core_tools: bool | None = None
 
 
 class RotateSecretBody(BaseModel):
@@ -55,6 +59,7 @@ class KeyBody(BaseModel):
     enabled: bool
     request_filter: RequestFilterMode
     may_explain: bool
+    core_tools: bool
     has_tool_config: bool
     secrets: list[SecretBody]
     created_at: datetime

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from models.database import WriteSession
-from models.key import ApiKey
 from models.version_projection import project_core
 from tests.api.bench import APIBench, error_of
 from tests.support.programs import Program, definition, mcp_tool, register, register_runtime, runtime_tool
@@ -127,10 +125,8 @@ async def test_an_explanation_names_the_level_that_hides_a_core_tool(api: APIBen
         "subagent_spawn": ("key", "core_tools_not_granted_to_key"),
     }
 
-    def allow(session: WriteSession) -> None:
-        session.get_one(ApiKey, agent.key_id).core_tools = True
-
-    await api.database.write(allow)
+    allowed = await api.operator("PATCH", f"/api/v1/keys/{agent.key_id}", json={"core_tools": True})
+    assert allowed.json()["core_tools"] is True
     assert await hidden() == {"files-write": ("connection", "not_on_connection_list")}
     none = await hidden(**{"x-mcp-include-tools": ""})
     assert none["subagent_list"] == ("request", "request_asks_for_no_tools")
@@ -209,3 +205,12 @@ async def test_lists_come_in_pages(api: APIBench) -> None:
 
     assert [item["name"] for item in [*first["items"], *rest["items"]]] == names
     assert rest["next_cursor"] is None
+
+
+async def test_the_key_of_a_program_is_not_deleted_under_it(api: APIBench) -> None:
+    program = await register(api)
+
+    response = await api.operator("DELETE", f"/api/v1/keys/{program.key_id}")
+
+    assert response.status_code == 409
+    assert (await program.get("capabilities")).status_code == 200
