@@ -298,7 +298,7 @@ async def test_an_answers_length_is_bounded(
     agent = await api.agent()
     async with fake_provider(answers(answer(completion()))) as provider:
         await register(api, provider.base_url, model={"max_output_tokens": 100})
-        await chat(api, agent, **given)
+        await chat(api, agent, None, **given)
 
     body = provider.bodies[0]
     assert {name: body[name] for name in ("max_tokens", "max_completion_tokens") if name in body} == sent
@@ -309,7 +309,7 @@ async def test_a_longer_answer_than_the_model_may_give_is_refused(api: APIBench,
     agent = await api.agent()
     async with fake_provider(answers(answer(completion()))) as provider:
         await register(api, provider.base_url, model={"max_output_tokens": 100})
-        response = await chat(api, agent, **{field: 101})
+        response = await chat(api, agent, None, **{field: 101})
 
     assert (response.status_code, error_of(response)["code"]) == (400, "invalid_request")
     assert provider.requests == []

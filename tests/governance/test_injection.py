@@ -10,7 +10,7 @@ from governance.names import folded_name
 NAMES = st.lists(
     st.text("ab_-", min_size=1, max_size=6).map(lambda text: f"c-{text}"), unique=True, max_size=8
 )
-GIVEN = st.lists(
+GIVEN: st.SearchStrategy[list[JSON]] = st.lists(
     st.one_of(
         st.text("abcABC_-.", max_size=8).map(lambda name: {"type": "function", "function": {"name": name}}),
         st.sampled_from([None, 1, "x", [], {}, {"function": 1}, {"type": "web_search"}]),

@@ -94,7 +94,7 @@ def test_errors_in_every_form_in_use_are_read(body: dict[str, Any], words: dict[
 
 def test_a_stream_is_finished_when_every_choice_is() -> None:
     reader = ChunkReader(10)
-    two = {"choices": [{"index": n, "delta": {}, "finish_reason": None} for n in (0, 1)]}
+    two: dict[str, Any] = {"choices": [{"index": n, "delta": {}, "finish_reason": None} for n in (0, 1)]}
 
     finished = [reader.is_finished]
     for value in (two, chunk({}, "stop"), {"choices": [{"index": 1, "finish_reason": "stop"}]}, chunk(None)):
