@@ -21,6 +21,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.client_pool import ClientPool
 from activities.connection_sync import ConnectionSyncer
+from activities.core_matrix_runner import CoreMatrixRunner
 from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
 from activities.mcp_runner import McpRunner
@@ -33,6 +34,7 @@ from governance.tool_cache import ToolCache
 from models.database import Database
 from models.tool import SourceKind
 from models.vault import Vault, vault_from_file, vault_from_text
+from models.version_projection import project_core
 from settings import Settings
 from workflows.call_retry import CallRetry
 from workflows.connection_sync import ConnectionSync
@@ -114,7 +116,9 @@ async def running_worker(
         sessions = McpSessions(parts.database, parts.vault)
         runners: Mapping[SourceKind, Runner] = {
             SourceKind.MCP: McpRunner(clients, sessions, settings.result_hard_max_bytes),
+            SourceKind.CORE_MATRIX: CoreMatrixRunner(parts.database),
         }
+        await parts.database.write(project_core)
         calls = ToolCalls(parts.database, tools, runners, _identity())
         finalizer = RoundFinalizer(parts.database)
         worker = Worker(
