@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Entry] = {
     "reconcile": Entry("reconcile", "Repair at once what crashes left behind.", USE),
     "apply": Entry("apply", "Make the gateway as a configuration file says.", USE),
     "import": Entry("import_config", "Take over the servers of an mcp.json.", USE),
+    "verify": Entry("verify", "Prove the guarantees with real calls to a server of its own.", USE),
     "explain": Entry("explain", "Say for every tool whether a key may use it, and why not.", USE),
 }
 

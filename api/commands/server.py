@@ -137,6 +137,7 @@ class Server:
 
     def __init__(self, url: str, token: str, *, as_json: bool) -> None:
         self.url = url
+        self.token = token
         self._as_json = as_json
         self._client = httpx.Client(
             base_url=url,
