@@ -10,7 +10,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import rounds
+from benchmarks import chat, rounds
 from benchmarks.row import Row
 
 
@@ -27,7 +27,7 @@ def show(rows: list[Row]) -> None:
 
 async def measure() -> list[Row]:
     """Measure everything."""
-    return await rounds.measure()
+    return [*await rounds.measure(), *await chat.rows()]
 
 
 def main() -> None:

@@ -275,13 +275,22 @@ async def test_a_refusal_after_the_first_comment_is_an_error_event(api: APIBench
     assert b"[DONE]" not in rest
 
 
-@pytest.mark.parametrize("body", [answer(completion()), answer(error("no"))], ids=["answer", "error"])
-async def test_a_provider_that_does_not_stream_is_told_apart(api: APIBench, body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (answer(completion()), 502, "invalid_provider_response"),
+        (answer(error("no")), 503, "provider_overloaded"),
+        (answer(error("no", "insufficient_quota")), 502, "provider_credits_exhausted"),
+    ],
+    ids=["answer", "error", "quota"],
+)
+async def test_a_provider_that_does_not_stream_is_told_apart(
+    api: APIBench, body: bytes, status: int, code: str
+) -> None:
     async with live(api, answers(body)) as bench, bench.ask() as response:
         await response.aread()
 
-    assert response.status_code in (400, 502, 503)
-    assert error_of(response)["code"] in ("invalid_provider_response", "provider_rejected")
+    assert (response.status_code, error_of(response)["code"]) == (status, code)
 
 
 @pytest.mark.parametrize("first", ["a token", ""], ids=["while it streams", "before it began"])
