@@ -255,6 +255,17 @@ def test_a_document_that_cannot_be_meant_is_refused_at_its_place(
     assert "x" * 40 not in str(raised.value)
 
 
+def test_the_example_of_the_documentation_can_be_meant(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "support-agent.key").write_text(SECRET)
+    references = References(tmp_path, {"ORDERS_URL": "https://orders.example/mcp"}.get)
+    document = read_document(references.resolve(parse_yaml(text)), references.found)
+    assert document.connections is not None
+    assert document.connections["orders"].url == "https://orders.example/mcp"
+    assert set(references.found) == {("connections", "orders", "url"), ("keys", "support-agent", "secret")}
+
+
 MCP_JSON: dict[str, Any] = {
     "mcpServers": {
         "Orders API": {"url": "http://127.0.0.1:1/mcp", "headers": {"Authorization": "Bearer abc-secret"}},
