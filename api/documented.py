@@ -36,6 +36,7 @@ ALWAYS = (ErrorCode.INVALID_REQUEST, ErrorCode.DATABASE_BUSY, ErrorCode.INTERNAL
 
 DATA_PLANE = (
     *ALWAYS,
+    ErrorCode.TOO_MANY_FAILURES,
     ErrorCode.INVALID_KEY,
     ErrorCode.KEY_DISABLED,
     ErrorCode.FORBIDDEN,
@@ -43,10 +44,16 @@ DATA_PLANE = (
 )
 """Codes of every data-plane route."""
 
-CONTROL_PLANE = (*ALWAYS, ErrorCode.INVALID_KEY, ErrorCode.FORBIDDEN)
+CONTROL_PLANE = (*ALWAYS, ErrorCode.TOO_MANY_FAILURES, ErrorCode.INVALID_KEY, ErrorCode.FORBIDDEN)
 """Codes of every control-plane route."""
 
-PROGRAM_PLANE = (*ALWAYS, ErrorCode.INVALID_KEY, ErrorCode.KEY_DISABLED, ErrorCode.FORBIDDEN)
+PROGRAM_PLANE = (
+    *ALWAYS,
+    ErrorCode.TOO_MANY_FAILURES,
+    ErrorCode.INVALID_KEY,
+    ErrorCode.KEY_DISABLED,
+    ErrorCode.FORBIDDEN,
+)
 """Codes of every program-plane route."""
 
 BODY = (ErrorCode.BODY_TOO_LARGE,)
