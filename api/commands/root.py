@@ -27,6 +27,7 @@ class Entry:
 
 RUN = "Run"
 USE = "Use a running server"
+CONFIGURE = "Configure and prove"
 
 COMMANDS: Mapping[str, Entry] = {
     "up": Entry("up", "Run everything in one process: engine, database, API and worker.", RUN),
@@ -42,10 +43,10 @@ COMMANDS: Mapping[str, Entry] = {
     "rounds": Entry("rounds", "Rounds of tool calls.", USE),
     "outcomes": Entry("outcomes", "Calls of which nobody knows whether they ran.", USE),
     "reconcile": Entry("reconcile", "Repair at once what crashes left behind.", USE),
-    "apply": Entry("apply", "Make the gateway as a configuration file says.", USE),
-    "import": Entry("import_config", "Take over the servers of an mcp.json.", USE),
-    "verify": Entry("verify", "Prove the guarantees with real calls to a server of its own.", USE),
     "explain": Entry("explain", "Say for every tool whether a key may use it, and why not.", USE),
+    "apply": Entry("apply", "Make the gateway as a configuration file says.", CONFIGURE),
+    "import": Entry("import_config", "Take over the servers of an mcp.json.", CONFIGURE),
+    "verify": Entry("verify", "Prove the guarantees with real calls to a server of its own.", CONFIGURE),
 }
 
 
