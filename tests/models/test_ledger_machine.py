@@ -57,6 +57,9 @@ class Worker:
     call: OpenCall
     send_id: str
     may_send: bool = True
+    reached: bool = False
+    """Whether its byte left."""
+    has_ended: bool = False
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -73,12 +76,18 @@ class LedgerMachine(RuleBasedStateMachine):
         self.left: dict[str, int] = {}
         self.first_end: dict[str, tuple[str, str]] = {}
         self.finalized = False
+        self.patience = 1
+
+    def may_end(self) -> bool:
+        return len(self.workers) >= self.patience
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(patience=st.integers(1, 4))
+    def begin(self, patience: int) -> None:
+        # Ends wait for so many attempts; else most examples would end before two of them can meet.
+        self.patience = patience
         self.database = Database(self.url)
         self.frozen: Frozen = self.do(
             freeze_world_again(
@@ -117,7 +126,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.do(self.database.write(mark_call_sent, worker.call, worker.send_id, None))
         except LeaseLostError:
             return
-        worker.may_send = False
+        worker.may_send, worker.reached = False, reached
         if reached:
             key = worker.call.invocation_id
             self.left[key] = self.left.get(key, 0) + 1
@@ -128,7 +137,7 @@ class LedgerMachine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(self.workers))
         self.do(self.database.write(save_cursor, worker.send_id, {"request_id": "r", "last_event_id": "e"}))
 
-    @precondition(lambda self: self.workers)
+    @precondition(lambda self: self.may_end())
     @rule(data=st.data(), how=st.sampled_from(["success", "canceled", "unknown"]))
     def a_worker_settles(self, data: st.DataObject, how: str) -> None:
         worker = data.draw(st.sampled_from(self.workers))
@@ -148,34 +157,35 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_worker_gives_the_call_back(self, data: st.DataObject, *, refused: bool) -> None:
         """Its send was refused, or it ends before it sent: another attempt may follow."""
         worker = data.draw(st.sampled_from(self.workers))
-        if worker.call.resume is not None:
+        if worker.call.resume is not None or worker.has_ended:
             return
         sent = not worker.may_send
         doubt = SendOutcome.UNKNOWN if sent and not refused else SendOutcome.REFUSED
         outcome = doubt if sent else SendOutcome.NOT_SENT
         if doubt is SendOutcome.UNKNOWN and self.idempotency is IdempotencyClass.UNSAFE:
             return
-        if outcome is SendOutcome.REFUSED:
-            # A refusal is the server's proof that the call did not run.
-            self.left[worker.call.invocation_id] = max(0, self.left.get(worker.call.invocation_id, 0) - 1)
         work = close_for_repeat if refused else hand_over
         try:
             self.do(self.database.write(work, worker.call, worker.send_id, outcome))
         except LeaseLostError:
-            if outcome is SendOutcome.REFUSED:
-                self.left[worker.call.invocation_id] += 1
             return
-        worker.may_send = False
+        worker.may_send, worker.has_ended = False, True
+        if outcome is SendOutcome.REFUSED and worker.reached:
+            # A refusal is the server's proof that the call did not run.
+            self.left[worker.call.invocation_id] -= 1
 
+    @precondition(lambda self: self.may_end())
     @rule(canceled=st.booleans())
     def the_round_is_finalized(self, *, canceled: bool) -> None:
         self.do(self.database.write(finalize, FinalizeRound(self.frozen.round_id, canceled)))
         self.finalized = True
 
+    @precondition(lambda self: self.may_end())
     @rule()
     def a_lost_call_is_settled(self) -> None:
         self.do(self.database.write(settle_lost, SettleLost(self.frozen.round_id, [0])))
 
+    @precondition(lambda self: self.may_end())
     @rule(kind=st.sampled_from(ResolutionKind))
     def an_operator_resolves(self, kind: ResolutionKind) -> None:
         def work(session: WriteSession) -> bool:
@@ -234,8 +244,8 @@ def test_the_ledger_keeps_its_promises_in_any_order(database_url: str, idempoten
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=25,
-                stateful_step_count=20,
+                max_examples=60,
+                stateful_step_count=12,
                 deadline=None,
                 derandomize=True,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
