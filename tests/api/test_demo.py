@@ -143,6 +143,8 @@ async def test_a_stopped_demo_ends_its_processes_and_removes_its_folder(tmp_path
         env=environment(tmp_path, {"TMPDIR": str(tmp_path)}),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        # A test run in the background of a shell inherits a SIGINT that is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     try:
