@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import String, select
+from sqlalchemy import String, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.codes import IdempotencyClass
 from governance.decision import ConnectionRules
 from models.base import Base, Configuration, EnumByValue, PublicId, new_id, utc_now
+from models.database import WriteSession
 
 
 class Network(StrEnum):
@@ -43,6 +44,23 @@ class EventStream(StrEnum):
     NEVER = "never"
 
 
+class Transport(StrEnum):
+    """How requests reach the server."""
+
+    STREAMABLE_HTTP = "streamable_http"
+    HTTP_SSE = "http_sse"
+    """The transport of 2024-11-05: no shared session, no resumption, a stream for every request."""
+
+
+class Elicitation(StrEnum):
+    """What a server is told that asks for a person's input during a call."""
+
+    NONE = "none"
+    """Not declared, and refused."""
+    DECLINE = "decline"
+    """Declared, and each request declined at once: the tool goes on as if the person had said no."""
+
+
 class ConnectionHealth(StrEnum):
     """What the last contact showed."""
 
@@ -69,6 +87,12 @@ class Connection(Base):
     )
     event_stream: Mapped[EventStream] = mapped_column(EnumByValue(EventStream), default=EventStream.AUTO)
     protocol_version: Mapped[str] = mapped_column(String(32), default="auto")
+    transport: Mapped[Transport] = mapped_column(
+        EnumByValue(Transport), default=Transport.STREAMABLE_HTTP, server_default=Transport.STREAMABLE_HTTP
+    )
+    elicitation: Mapped[Elicitation] = mapped_column(
+        EnumByValue(Elicitation), default=Elicitation.NONE, server_default=Elicitation.NONE
+    )
     tool_timeout_s: Mapped[float] = mapped_column(default=60.0)
     idempotency: Mapped[IdempotencyClass] = mapped_column(
         EnumByValue(IdempotencyClass), default=IdempotencyClass.UNSAFE
@@ -83,6 +107,8 @@ class Connection(Base):
     last_failure: Mapped[dict[str, str] | None] = mapped_column(Configuration)
     """The last failed contact: {"stage": connect|initialize|tools/list|call, "code", "message", "at"}."""
     synced_at: Mapped[datetime | None]
+    stale_at: Mapped[datetime | None]
+    """Since when the server is known to list other tools than are stored; None while it is not."""
     dropped_tools: Mapped[list[dict[str, str]]] = mapped_column(Configuration, default=list)
     """Tools that the server listed and that cannot be used: [{"name", "reason"}]."""
 
@@ -113,6 +139,8 @@ class ConnectionTarget:
     refusal_statuses: tuple[int, ...]
     enabled: bool
     version: int
+    transport: Transport = Transport.STREAMABLE_HTTP
+    elicitation: Elicitation = Elicitation.NONE
 
 
 def target_of(connection: Connection) -> ConnectionTarget:
@@ -129,12 +157,55 @@ def target_of(connection: Connection) -> ConnectionTarget:
         refusal_statuses=tuple(connection.refusal_statuses),
         enabled=connection.enabled,
         version=connection.version,
+        transport=connection.transport,
+        elicitation=connection.elicitation,
     )
 
 
 def find_connection(session: Session, name: str) -> Connection | None:
     """Return the connection of a name, or None."""
     return session.scalar(select(Connection).where(Connection.name == name))
+
+
+@dataclass(frozen=True)
+class StaleCatalog:
+    """A connection whose catalog became stale, and when its tools were last listed."""
+
+    connection_id: str
+    synced_at: datetime | None
+
+
+def mark_stale(session: WriteSession, connection_id: str) -> StaleCatalog | None:
+    """Note that a connection's stored tools are out of date; None where that is known already.
+
+    Of all workers that hear of one change, one gets the answer, and sees to the refresh.
+    """
+    row = session.execute(
+        update(Connection)
+        .where(Connection.id == connection_id, Connection.stale_at.is_(None))
+        .values(stale_at=utc_now())
+        .returning(Connection.id, Connection.synced_at)
+    ).one_or_none()
+    return None if row is None else StaleCatalog(*row)
+
+
+def clear_stale(session: WriteSession, connection_id: str) -> None:
+    """Forget that a connection's tools are out of date: they are about to be listed."""
+    session.execute(
+        update(Connection)
+        .where(Connection.id == connection_id, Connection.stale_at.is_not(None))
+        .values(stale_at=None)
+    )
+
+
+def load_stale(session: Session, before: datetime) -> tuple[StaleCatalog, ...]:
+    """Return the connections whose tools are out of date since before `before`."""
+    rows = session.execute(
+        select(Connection.id, Connection.synced_at).where(
+            Connection.stale_at < before, Connection.enabled.is_(True)
+        )
+    )
+    return tuple(StaleCatalog(*row) for row in rows)
 
 
 _ALL = select(Connection).order_by(Connection.name)

@@ -1,5 +1,6 @@
 """MCP sessions, usable by any worker: one row for each connection and scope, its id sealed."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,7 +11,11 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from governance.canonical import JSON
 from models.base import Base, Configuration, EnumByValue, PublicId, new_id, utc_now
 from models.database import WriteSession
+from models.key import ApiKey
 from models.payload import insert_ignoring_conflict
+
+LAST_EVENT_MAX_BYTES = 4096
+"""Most of the last event, as JSON, that a session's row keeps."""
 
 
 class SessionState(StrEnum):
@@ -38,10 +43,14 @@ class McpSession(Base):
     negotiated: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
     """What was negotiated, without the session id: {"protocolVersion", "era", "serverInfo"}."""
     last_event: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """The newest event of the session's stream, at most `LAST_EVENT_MAX_BYTES`: {"id", "message", "at"}."""
     row_version: Mapped[int] = mapped_column(default=0)
     """Counts changes; clearing and storing compare it, so of two workers one wins."""
     lease_token: Mapped[str | None] = mapped_column(String(36))
     lease_expires_at: Mapped[datetime | None]
+    stream_token: Mapped[str | None] = mapped_column(String(36))
+    """Who holds the session's event stream: servers allow one, so of all workers one may."""
+    stream_expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     last_used_at: Mapped[datetime] = mapped_column(default=utc_now)
 
@@ -113,12 +122,20 @@ class OpenedSession:
     sealed: bytes
     negotiated: dict[str, JSON]
     connection_version: int
+    stream_token: str | None = None
+    """Who holds the event stream already, which was opened with the session."""
 
 
 def store_opened(
-    session: WriteSession, connection_id: str, scope: str, token: str, opened: OpenedSession
+    session: WriteSession,
+    connection_id: str,
+    scope: str,
+    token: str,
+    opened: OpenedSession,
+    stream_lease: timedelta = timedelta(0),
 ) -> StoredSession | None:
     """Store a session that the holder of `token` opened; None when the lease was lost meanwhile."""
+    now = utc_now()
     changed = session.scalar(
         update(McpSession)
         .where(McpSession.connection_id == connection_id, McpSession.scope == scope)
@@ -131,7 +148,10 @@ def store_opened(
             row_version=McpSession.row_version + 1,
             lease_token=None,
             lease_expires_at=None,
-            last_used_at=utc_now(),
+            stream_token=opened.stream_token,
+            stream_expires_at=None if opened.stream_token is None else now + stream_lease,
+            last_event=None,
+            last_used_at=now,
         )
         .returning(McpSession.id)
     )
@@ -153,22 +173,65 @@ def clear_session(session: WriteSession, session_row_id: str, observed_version: 
     changed = session.scalar(
         update(McpSession)
         .where(McpSession.id == session_row_id, McpSession.row_version == observed_version)
-        .values(state=SessionState.CLOSED, sealed=None, row_version=McpSession.row_version + 1)
+        .values(
+            state=SessionState.CLOSED,
+            sealed=None,
+            row_version=McpSession.row_version + 1,
+            stream_token=None,
+            stream_expires_at=None,
+        )
         .returning(McpSession.id)
     )
     return changed is not None
 
 
-def close_sessions_of(session: WriteSession, scope: str) -> tuple[tuple[str, bytes], ...]:
-    """Close every open session of a scope; return (connection id, sealed session) of each for a DELETE."""
-    rows = session.execute(
-        select(McpSession.connection_id, McpSession.sealed).where(
-            McpSession.scope == scope, McpSession.state == SessionState.OPEN
-        )
-    ).all()
+def touch_sessions(session: WriteSession, session_row_ids: Sequence[str]) -> None:
+    """Note that sessions are in use now, so that they do not count as idle."""
     session.execute(
-        update(McpSession)
-        .where(McpSession.scope == scope, McpSession.state == SessionState.OPEN)
-        .values(state=SessionState.CLOSED, sealed=None, row_version=McpSession.row_version + 1)
+        update(McpSession).where(McpSession.id.in_(session_row_ids)).values(last_used_at=utc_now())
     )
-    return tuple((connection_id, sealed) for connection_id, sealed in rows if sealed is not None)
+
+
+@dataclass(frozen=True)
+class UnusedSession:
+    """An open session that nobody needs any more."""
+
+    id: str
+    connection_id: str
+    scope: str
+    sealed: bytes | None
+    negotiated: Mapping[str, JSON]
+    row_version: int
+
+
+def load_unused(session: Session, idle_since: datetime, limit: int) -> tuple[UnusedSession, ...]:
+    """Return open sessions that were last used before `idle_since`, or whose key is deleted."""
+    open_rows = select(
+        McpSession.id,
+        McpSession.connection_id,
+        McpSession.scope,
+        McpSession.sealed,
+        McpSession.negotiated,
+        McpSession.row_version,
+    ).where(McpSession.state == SessionState.OPEN)
+    idle = session.execute(
+        open_rows.where(McpSession.last_used_at < idle_since).order_by(McpSession.last_used_at).limit(limit)
+    ).all()
+    live = session.execute(
+        open_rows.where(McpSession.last_used_at >= idle_since).order_by(McpSession.last_used_at).limit(limit)
+    ).all()
+    keyless = _without_key(session, [row.scope for row in live])
+    rows = [*idle, *(row for row in live if row.scope in keyless)]
+    return tuple(
+        UnusedSession(row.id, row.connection_id, row.scope, row.sealed, row.negotiated or {}, row.row_version)
+        for row in rows
+    )
+
+
+def _without_key(session: Session, scopes: Sequence[str]) -> set[str]:
+    """Return the scopes whose key does not exist any more."""
+    key_of = {
+        scope: scope.removeprefix("key:").partition("@")[0] for scope in scopes if scope.startswith("key:")
+    }
+    present = set(session.scalars(select(ApiKey.id).where(ApiKey.id.in_(set(key_of.values())))))
+    return {scope for scope, key_id in key_of.items() if key_id not in present}
