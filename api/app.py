@@ -15,6 +15,7 @@ from api.documented import install_openapi
 from api.middleware import RequestContext
 from api.refusals import install_refusals
 from api.routes import (
+    audit,
     call_cancels,
     chat,
     connections,
@@ -59,6 +60,7 @@ ROUTERS = (
     program_tasks.router,
     providers.router,
     records.router,
+    audit.router,
     unknown_outcomes.router,
     console_login.router,
     console_page,

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.errors import STATUSES
+from api.schemas.audit import PruneAuditBody, VerifyAuditBody
 from api.schemas.calls import StartRoundBody, ToolCallBody
 from api.schemas.chat import ChatBody
 from api.schemas.connections import ConnectionSettings, CreateConnectionBody, PutOverlaysBody
@@ -83,6 +84,8 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     PutApprovedBody,
     PutPinBody,
     ResolveBody,
+    VerifyAuditBody,
+    PruneAuditBody,
 )
 """Every body that a route reads by itself."""
 

@@ -2,6 +2,7 @@
 
 from models import (
     audit,
+    audit_chain,
     binding,
     connection,
     console_session,
@@ -26,6 +27,7 @@ METADATA = Base.metadata
 
 MODULES = (
     audit,
+    audit_chain,
     binding,
     connection,
     console_session,

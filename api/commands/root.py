@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, Entry] = {
     "explain": Entry("explain", "Say for every tool whether a key may use it, and why not.", USE),
     "apply": Entry("apply", "Make the gateway as a configuration file says.", CONFIGURE),
     "import": Entry("import_config", "Take over the servers of an mcp.json.", CONFIGURE),
+    "audit": Entry("audit", "The audit trail: its head, and the proof that it is whole.", CONFIGURE),
     "verify": Entry("verify", "Prove the guarantees with real calls to a server of its own.", CONFIGURE),
 }
 

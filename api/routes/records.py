@@ -1,4 +1,4 @@
-"""What operators look up: rounds of every key, the audit trail, and why a key may or may not use a tool."""
+"""What operators look up: rounds of every key, and why a key may or may not use a tool."""
 
 from typing import Annotated
 from urllib.parse import quote
@@ -13,15 +13,14 @@ from api.deps import APIDeps, Deps
 from api.documented import CONTROL_PLANE, refusals
 from api.errors import not_found, problem_of_filter
 from api.identity import language_of, require_admin
-from api.pages import DEFAULT_PAGE, Cursor, Limit, id_of, number_of, page_of
+from api.pages import DEFAULT_PAGE, Cursor, Limit, id_of, page_of
 from api.results import RoundAnswer, load_answer
 from api.routes.keys import load_key
-from api.schemas.records import AuditPage, ExplanationBody, OperatorRoundBody, RoundPage
+from api.schemas.records import ExplanationBody, OperatorRoundBody, RoundPage
 from api.schemas.values import PublicId
 from governance.canonical import JSON
 from governance.codes import ErrorCode, RoundState
 from governance.filters import InvalidFilter, RequestFilter, parse_request_filter
-from models.audit import AuditEvent, AuditKind
 from models.catalog import load_world
 from models.database import ReadSession
 from models.round import Round, find_round
@@ -72,31 +71,6 @@ async def get_round(request: Request, deps: Deps, round_id: PublicId) -> Respons
         "engine_url": _engine_url(deps, answer.workflow_id),
     }
     return JSONResponse(shown)
-
-
-@router.get(
-    "/audit",
-    operation_id="listAudit",
-    responses={200: {"model": AuditPage}, **refusals(*CONTROL_PLANE, ErrorCode.NOT_FOUND)},
-    response_class=Response,
-)
-async def list_audit(
-    deps: Deps,
-    round_id: PublicIdQuery = None,
-    kind: AuditKind | None = None,
-    limit: Limit = DEFAULT_PAGE,
-    cursor: Cursor = None,
-) -> Response:
-    """List the audit trail, newest first: decisions, sends, refusals and changes."""
-    query = select(AuditEvent).order_by(AuditEvent.id.desc()).limit(limit + 1)
-    if round_id is not None:
-        query = query.where(AuditEvent.round_id == round_id)
-    if kind is not None:
-        query = query.where(AuditEvent.kind == kind)
-    before = number_of(cursor)
-    if before is not None:
-        query = query.where(AuditEvent.id < before)
-    return JSONResponse(await deps.database.read(_list_audit, query, limit))
 
 
 @router.get(
@@ -157,26 +131,6 @@ def _engine_url(deps: APIDeps, workflow_id: str) -> str | None:
         return None
     namespace = quote(deps.settings.temporal_namespace, safe="")
     return f"{base.rstrip('/')}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}"
-
-
-def _list_audit(session: ReadSession, query: Select[AuditEvent], limit: int) -> dict[str, JSON]:
-    return page_of(session.scalars(query).all(), limit, _show_audit, lambda row: str(row.id))
-
-
-def _show_audit(row: AuditEvent) -> dict[str, JSON]:
-    return {
-        "id": row.id,
-        "at": row.at.isoformat(),
-        "kind": row.kind.value,
-        "actor": row.actor,
-        "request_id": row.request_id,
-        "round_id": row.round_id,
-        "invocation_id": row.invocation_id,
-        "tool_name": row.tool_name,
-        "code": row.code,
-        "arguments_digest": row.arguments_digest,
-        "data": row.data,
-    }
 
 
 def _explain(session: Session, key_id: str, request_filter: RequestFilter) -> list[dict[str, JSON]]:

@@ -1,4 +1,4 @@
-"""Rounds of all keys, the audit trail and explanations on the control plane."""
+"""Rounds of all keys and explanations on the control plane."""
 
 from datetime import datetime
 from typing import Literal
@@ -6,10 +6,8 @@ from typing import Literal
 from pydantic import BaseModel
 
 from api.schemas.calls import RoundBody
-from api.schemas.values import AnyJSON
 from governance.codes import RoundState
 from governance.decision import Level
-from models.audit import AuditKind
 
 
 class RoundSummary(BaseModel):
@@ -40,29 +38,6 @@ class OperatorRoundBody(RoundBody):
     key_id: str
     workflow_id: str
     engine_url: str | None
-
-
-class AuditBody(BaseModel):
-    """One fact of the audit trail."""
-
-    id: int
-    at: datetime
-    kind: AuditKind
-    actor: str
-    request_id: str | None
-    round_id: str | None
-    invocation_id: str | None
-    tool_name: str | None
-    code: str | None
-    arguments_digest: str | None
-    data: dict[str, AnyJSON]
-
-
-class AuditPage(BaseModel):
-    """Facts, newest first."""
-
-    items: list[AuditBody]
-    next_cursor: str | None
 
 
 class ExplainedTool(BaseModel):
