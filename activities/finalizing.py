@@ -1,7 +1,7 @@
 """End a round, or a call that its worker left: settle what is open, count, write the state. Idempotent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from temporalio import activity
 
@@ -43,6 +43,8 @@ class FinalizeRound:
     canceled: bool = False
     failure: str = ""
 
+    workflow_id: str = ""
+    """The workflow that ran the round; one that was replaced by a repeat ends nothing."""
     @property
     def state(self) -> RoundState:
         """The state that the round ends in."""
@@ -92,7 +94,8 @@ class RoundFinalizer:
     @activity.defn(name="finalize_round")
     async def finalize_round(self, request: FinalizeRound) -> FinalizedRound:
         """End a round; a second time changes nothing and counts again."""
-        return await self._database.write(finalize, request)
+        mine = replace(request, workflow_id=activity.info().workflow_id or "")
+        return await self._database.write(finalize, mine)
 
     @activity.defn(name="settle_lost_calls")
     async def settle_lost_calls(self, request: SettleLost) -> LostCalls:
@@ -110,7 +113,8 @@ def finalize(session: WriteSession, request: FinalizeRound) -> FinalizedRound:
     open_rows = lock_open_invocations(session, request.round_id)
     row = lock_round(session, request.round_id)
     calls = load_round_calls(session, row.id)
-    if row.state in TERMINAL_ROUND_STATES:
+    replaced = request.workflow_id not in ("", row.workflow_id)
+    if replaced or row.state in TERMINAL_ROUND_STATES:
         return _count(row.state, calls, load_invocations(session, row.id))
     _settle_abandoned(session, row, calls, open_rows, canceled=request.canceled)
     session.expire_all()

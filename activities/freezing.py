@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from governance.admission import Refused, call_error, judge_arguments, judge_name
 from governance.canonical import JSON, canonical_bytes, digest, digest_of
-from governance.codes import Classification, ErrorCode, RoundState
+from governance.codes import TERMINAL_ROUND_STATES, Classification, ErrorCode, RoundState
 from governance.decision import Denied, Level, decide
 from governance.filters import InvalidFilter, RequestFilter, parse_request_filter
 from governance.resolutions import OnUnknown
@@ -46,6 +46,9 @@ from models.tool import CatalogTool, FrozenSet, load_snapshots, store_frozen_set
 
 ROUND_ABANDONED = "RoundAbandoned"
 """Failure type: the round got a 503 and must never start."""
+
+ROUND_ENDED = "RoundEnded"
+"""Failure type: the round ended before this workflow could freeze it, and an end is for good."""
 
 ROUND_MISMATCH = "RoundMismatch"
 """Failure type: the workflow was started with another body than the stored round has."""
@@ -126,7 +129,8 @@ def freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> Fro
     """Do the work of `freeze_round` in one transaction.
 
     Raises:
-        ApplicationError: of type RoundAbandoned, RoundMismatch or RoundUnknown; none gets better by retrying.
+        ApplicationError: of type RoundAbandoned, RoundEnded, RoundMismatch or RoundUnknown; none gets better
+            by retrying.
     """
     row = _find_or_insert(session, request)
     if row.state is RoundState.ABANDONED:
@@ -134,10 +138,20 @@ def freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> Fro
     if request.body_digest and request.body_digest != row.body_digest:
         raise _refusal(ROUND_MISMATCH, f"Round {row.id!r} was asked for with another body.")
     if row.frozen_set_digest is not None:
+        _go_on(session, row)
         return _stored_plan(session, row, tools)
+    if row.state in TERMINAL_ROUND_STATES:
+        raise _refusal(ROUND_ENDED, f"Round {row.id!r} ended as {row.state.value} before it was frozen.")
     # Every change of a row is sent once, at the end: the reads between look at other rows.
     with session.no_autoflush:
         return _freeze_now(session, row, tools)
+
+
+def _go_on(session: WriteSession, row: Round) -> None:
+    """Let a round run on that its caller has had repeated: it was frozen by its first workflow."""
+    if row.state is RoundState.REQUESTED:
+        row.state = RoundState.RUNNING
+        session.flush()
 
 
 def _refusal(kind: str, message: str) -> ApplicationError:

@@ -19,6 +19,8 @@ from models.audit import AuditFact, AuditKind, append_audit
 from models.base import utc_now
 from models.database import Database, WriteSession
 from models.reconciliation import (
+    LOST_ROUND,
+    WORKFLOW_ENDED_EARLY,
     UnfinishedRound,
     load_running_retries,
     load_unfinished,
@@ -156,12 +158,12 @@ class Reconciler:
             case Standing.MISSING if round_.state is RoundState.REQUESTED:
                 return "started" if await self._engine.start_round(round_) else "unreachable"
             case Standing.MISSING:
-                failure = "engine_lost_the_round"
+                failure = LOST_ROUND
             case Standing.BROKEN:
-                failure = "workflow_ended_early"
+                failure = WORKFLOW_ENDED_EARLY
             case Standing.COMPLETED | Standing.CANCELED:
                 failure = ""
-        ending = FinalizeRound(round_.id, canceled=standing is Standing.CANCELED, failure=failure)
+        ending = FinalizeRound(round_.id, standing is Standing.CANCELED, failure, round_.workflow_id)
         return "finalized" if await self._database.write(_finalize, ending) else None
 
     async def _start_retries(self, retries: Sequence[OpenRetry]) -> int:
@@ -179,9 +181,10 @@ class Reconciler:
 
 
 def _finalize(session: WriteSession, request: FinalizeRound) -> bool:
-    """End a round, unless it has ended since it was looked at."""
-    state = session.get_one(Round, request.round_id).state
-    if state in TERMINAL_ROUND_STATES:
+    """End a round, unless it has ended, or goes on as a repeat, since it was looked at."""
+    row = session.get_one(Round, request.round_id)
+    state = row.state
+    if state in TERMINAL_ROUND_STATES or row.workflow_id != request.workflow_id:
         return False
     finalize(session, request)
     data: dict[str, JSON] = {"repair": "finalized", "from": state.value, "reason": request.failure}

@@ -112,11 +112,18 @@ class ToolCalls:
         """Make one call, at most once where the tool is unsafe; idempotent by round and activity id."""
         info = activity.info()
         place = CallPlace(request.round_id, request.position, request.stage, info.activity_id)
-        flight = self._flights.get(place.idempotency_key)
-        if flight is None:
-            flight = self._take_off(place, tuple(info.heartbeat_details))
+        joined = self._flights.get(place.idempotency_key)
+        flight = joined or self._take_off(place, tuple(info.heartbeat_details))
         async with Heartbeat(info.heartbeat_timeout, flight):
-            settled = await flight.land()
+            try:
+                settled = await flight.land()
+            except ApplicationError as error:
+                if joined is None or error.type != REPLACED:
+                    raise
+                # What had lost its lease is the earlier attempt; whether this one may send, the ledger says.
+                raise ApplicationError("The attempt before was replaced.", type=NOT_RUN) from error
+            except CallBusyError as busy:
+                return CallToolResult(BUSY, "known", None, None, 0, busy.wait_s, busy.ahead)
         if settled.status is InvocationStatus.CANCELED and flight.stop is Stop.WISH:
             raise asyncio.CancelledError
         return _result(settled)

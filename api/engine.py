@@ -113,11 +113,13 @@ class RoundStart:
     include_clients: list[str] | None
     include_tools: list[str] | None
     on_unknown: OnUnknown = OnUnknown.FAIL
+    stored_workflow_id: str | None = None
+    """The id that the round's row names, which differs from the first one where the round is repeated."""
 
     @property
     def workflow_id(self) -> str:
         """The id of the round's workflow."""
-        return workflow_id_of(self.key_id, self.round_key)
+        return self.stored_workflow_id or workflow_id_of(self.key_id, self.round_key)
 
     def safe_tool_names(self) -> list[str]:
         """Return the names that are fit for an operator's list, each once; a model may ask for anything."""

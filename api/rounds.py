@@ -22,6 +22,7 @@ from models.base import new_id
 from models.database import DatabaseError, ReadSession, WriteSession
 from models.key import ApiKey
 from models.payload import store_payload
+from models.reconciliation import may_be_repeated, repeat_round
 from models.round import (
     RequestedCall,
     RequestedRound,
@@ -126,8 +127,12 @@ async def join_round(
     """Answer a repeat: from what is stored where the round has ended, else by waiting for it.
 
     A round that is still only requested is started once more: its first start may be under way, or lost with
-    the process that tried. The engine keeps one workflow of an id, so there is never a second.
+    the process that tried. The engine keeps one workflow of an id, so there is never a second. A round that
+    failed by the engine's fault goes on: what was sent keeps its result, and what was not is made now.
     """
+    if may_be_repeated(repeat.state, repeat.state_reason) and asked.idempotency_key is not None:
+        stored = _stored(await deps.database.write(repeat_round, repeat.round_id, asked.request_id))
+        return await _start_and_wait(deps, key_id, asked, stored, wait_s)
     if repeat.has_ended:
         return repeat
     stored = _Stored(repeat.round_id, repeat.workflow_id, repeat.round_key, repeat.state)
@@ -236,6 +241,7 @@ def _start_of(key_id: str, asked: AskedRound, stored: _Stored) -> RoundStart:
         include_clients=asked.include_clients,
         include_tools=asked.include_tools,
         on_unknown=asked.on_unknown,
+        stored_workflow_id=stored.workflow_id,
     )
 
 

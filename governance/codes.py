@@ -108,7 +108,7 @@ class RoundState(StrEnum):
 TERMINAL_ROUND_STATES = frozenset(
     {RoundState.COMPLETED, RoundState.CANCELED, RoundState.FAILED, RoundState.ABANDONED}
 )
-"""States that a round never leaves."""
+"""States that a round leaves only where its caller has it repeated, after a fault of the engine's."""
 
 
 class IdempotencyClass(StrEnum):

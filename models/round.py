@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, UniqueConstraint, bindparam, select, update
+from sqlalchemy import ForeignKey, String, UniqueConstraint, bindparam, case, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
@@ -265,13 +265,23 @@ def take_repeat(session: WriteSession, round_id: str, budget: int) -> bool:
 
 
 def abandon_round(session: WriteSession, round_id: str, reason: str) -> bool:
-    """Mark a round that was never started as abandoned; tell whether it was still only requested."""
-    changed = session.scalar(
+    """End a round that was never started; tell whether it was still only requested.
+
+    It is abandoned for good. A repeat that never started fails again instead: its first run has results.
+    """
+    ended = session.execute(
         update(Round)
         .where(Round.id == round_id, Round.state == RoundState.REQUESTED)
-        .values(state=RoundState.ABANDONED, state_reason=reason, finished_at=utc_now())
-        .returning(Round.id)
-    )
-    if changed is not None:
-        append_events(session, round_id, [NewEvent("round_abandoned", {"reason": reason})])
-    return changed is not None
+        .values(
+            state=case(
+                (Round.frozen_set_digest.is_(None), RoundState.ABANDONED.value), else_=RoundState.FAILED.value
+            ),
+            state_reason=reason,
+            finished_at=utc_now(),
+        )
+        .returning(Round.state)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    if ended is not None:
+        append_events(session, round_id, [NewEvent(f"round_{RoundState(ended).value}", {"reason": reason})])
+    return ended is not None

@@ -173,6 +173,8 @@ async def _to_its_end(deps: APIDeps, asked: AskedRound, answer: RoundAnswer | Ac
     """Wait in slices: between them the database is asked, so that no lost message of the engine matters."""
     while not (isinstance(answer, RoundAnswer) and answer.has_ended):
         now = await deps.database.read(_load, answer.round_id)
+        if now.has_ended:
+            return now
         answer = await join_round(deps, now.key_id, asked, now, SLICE_S)
         if isinstance(answer, Accepted):
             # The engine may be away, and then a wait returns at once.
