@@ -122,8 +122,6 @@ class ToolCalls:
                     raise
                 # What had lost its lease is the earlier attempt; whether this one may send, the ledger says.
                 raise ApplicationError("The attempt before was replaced.", type=NOT_RUN) from error
-            except CallBusyError as busy:
-                return CallToolResult(BUSY, "known", None, None, 0, busy.wait_s, busy.ahead)
         if settled.status is InvocationStatus.CANCELED and flight.stop is Stop.WISH:
             raise asyncio.CancelledError
         return _result(settled)
