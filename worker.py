@@ -19,6 +19,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from activities.catalog_refresh import CatalogWatch
 from activities.client_pool import ClientPool
 from activities.connection_sync import ConnectionSyncer
 from activities.core_matrix_runner import CoreMatrixRunner
@@ -26,8 +27,10 @@ from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
 from activities.mcp_runner import McpRunner
 from activities.mcp_sessions import McpSessions
+from activities.mcp_streams import StreamKeeper
 from activities.reconciling import Reconciler
 from activities.runner import Runner
+from activities.session_sweep import SessionSweeper
 from activities.tool_calls import ToolCalls
 from activities.waiting import UnknownsWatch
 from governance.tool_cache import ToolCache
@@ -41,8 +44,9 @@ from workflows.connection_sync import ConnectionSync
 from workflows.engine import TemporalEngine, ensure_schedules
 from workflows.provider_round import ProviderRound
 from workflows.reconcile import Reconcile
+from workflows.session_sweep import SessionSweep
 
-WORKFLOWS = (ProviderRound, CallRetry, ConnectionSync, Reconcile)
+WORKFLOWS = (ProviderRound, CallRetry, ConnectionSync, Reconcile, SessionSweep)
 """Every workflow, in the order of the folder."""
 
 EAGER_RESERVATIONS = 10
@@ -114,8 +118,11 @@ async def running_worker(
         clients = await stack.enter_async_context(ClientPool(settings.result_hard_max_bytes))
         tools = ToolCache()
         sessions = McpSessions(parts.database, parts.vault)
+        engine = engine_of(settings, parts.client)
+        catalogs = CatalogWatch(parts.database, engine)
+        streams = await stack.enter_async_context(StreamKeeper(parts.database, catalogs))
         runners: Mapping[SourceKind, Runner] = {
-            SourceKind.MCP: McpRunner(clients, sessions, settings.result_hard_max_bytes),
+            SourceKind.MCP: McpRunner(clients, sessions, streams, settings.result_hard_max_bytes),
             SourceKind.CORE_MATRIX: CoreMatrixRunner(parts.database),
         }
         await parts.database.write(project_core)
@@ -131,8 +138,9 @@ async def running_worker(
                 finalizer.finalize_round,
                 finalizer.settle_lost_calls,
                 UnknownsWatch(parts.database).look_at_unknowns,
-                Reconciler(parts.database, engine_of(settings, parts.client)).reconcile,
+                Reconciler(parts.database, engine).reconcile,
                 ConnectionSyncer(parts.database, clients).sync_connection,
+                SessionSweeper(parts.database, parts.vault, clients, engine).sweep_sessions,
             ],
             identity=_identity(),
             # Measured: 18 ms to 11 ms for a round. Determinism is kept by lint, sandboxed tests and replays.

@@ -57,6 +57,8 @@ class ClientPool:
             url=target.url,
             network=target.network.value,
             protocol_version=target.protocol_version,
+            transport=target.transport.value,
+            elicitation=target.elicitation.value,
             limits=self._limits,
             refusal_statuses=frozenset(target.refusal_statuses),
         )

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+from sqlalchemy import update
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -11,9 +13,12 @@ from activities.mcp_http.errors import MCPError, Outcome
 from activities.mcp_http.types import ListedTool, ToolListing
 from governance.schemas import SchemaProblem, compile_schema
 from models.base import utc_now
-from models.connection import Connection, ConnectionHealth, ConnectionTarget, target_of
-from models.database import Database, ReadSession, WriteSession
+from models.connection import Connection, ConnectionHealth, ConnectionTarget, clear_stale, target_of
+from models.database import Database, WriteSession
 from models.projection import DeclaredTool, ProjectionReport, project_connection
+
+LISTINGS = 3
+"""Times that one sync lists at most, when the server announces changes while it does."""
 
 CONNECTION_GONE = "ConnectionGone"
 """Failure type: the connection was deleted meanwhile."""
@@ -65,20 +70,43 @@ class ConnectionSyncer:
     @activity.defn(name="sync_connection")
     async def sync_connection(self, request: SyncConnection) -> SyncReport:
         """List the server's tools and project them; idempotent. A failure keeps the last good list."""
-        target = await self._database.read(_target, request.connection_id)
-        if target is None:
+        recorded = await self._list(request.connection_id)
+        for _ in range(LISTINGS - 1):
+            if not recorded.again:
+                break
+            recorded = await self._list(request.connection_id)
+        return recorded.report
+
+    async def _list(self, connection_id: str) -> "_Recorded":
+        begun = await self._database.write(_begin, connection_id)
+        if begun is None:
             raise ApplicationError(
-                f"Connection {request.connection_id!r} does not exist.",
-                type=CONNECTION_GONE,
-                non_retryable=True,
+                f"Connection {connection_id!r} does not exist.", type=CONNECTION_GONE, non_retryable=True
             )
-        contact = await _contact(self._clients, target)
-        return await self._database.write(_record, target.id, contact)
+        return await self._database.write(_record, begun, await _contact(self._clients, begun.target))
 
 
-def _target(session: ReadSession, connection_id: str) -> ConnectionTarget | None:
+@dataclass(frozen=True)
+class _Begun:
+    target: ConnectionTarget
+    was_stale: bool
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    report: SyncReport
+    again: bool
+    """Whether the server announced another change while its tools were listed."""
+
+
+def _begin(session: WriteSession, connection_id: str) -> _Begun | None:
+    """Read how to dial, and take the mark away before listing: a later notice sets it again."""
     connection = session.get(Connection, connection_id)
-    return None if connection is None else target_of(connection)
+    if connection is None:
+        return None
+    begun = _Begun(target_of(connection), connection.stale_at is not None)
+    clear_stale(session, connection_id)
+    return begun
 
 
 async def _contact(clients: ClientPool, target: ConnectionTarget) -> _Contact:
@@ -104,25 +132,36 @@ async def _contact(clients: ClientPool, target: ConnectionTarget) -> _Contact:
         return _Contact(None, failure)
 
 
-def _record(session: WriteSession, connection_id: str, contact: _Contact) -> SyncReport:
-    connection = session.get(Connection, connection_id)
+def _record(session: WriteSession, begun: _Begun, contact: _Contact) -> _Recorded:
+    connection = session.get(Connection, begun.target.id)
     if connection is None:
         raise ApplicationError(
-            f"Connection {connection_id!r} was deleted.", type=CONNECTION_GONE, non_retryable=True
+            f"Connection {begun.target.id!r} was deleted.", type=CONNECTION_GONE, non_retryable=True
         )
     if contact.listing is None:
-        connection.health = ConnectionHealth.FAILING
-        connection.last_failure = contact.failure
-        return SyncReport(ok=False, failure=contact.failure)
+        # A catalog that was stale still is; the sweep asks again.
+        since = connection.stale_at or (utc_now() if begun.was_stale else None)
+        _note(session, begun, health=ConnectionHealth.FAILING, last_failure=contact.failure, stale_at=since)
+        return _Recorded(SyncReport(ok=False, failure=contact.failure), again=False)
     usable, dropped = _usable_tools(contact.listing.tools)
     dropped += [[drop.name, drop.reason] for drop in contact.listing.dropped]
     report = project_connection(session, connection, usable)
     dropped += [list(drop) for drop in report.dropped]
-    connection.health = ConnectionHealth.HEALTHY
-    connection.last_failure = None
-    connection.synced_at = utc_now()
-    connection.dropped_tools = [{"name": name, "reason": reason} for name, reason in dropped]
-    return _report(report, len(usable) - len(report.dropped), dropped)
+    _note(
+        session,
+        begun,
+        health=ConnectionHealth.HEALTHY,
+        last_failure=None,
+        synced_at=utc_now(),
+        dropped_tools=[{"name": name, "reason": reason} for name, reason in dropped],
+    )
+    told = _report(report, len(usable) - len(report.dropped), dropped)
+    return _Recorded(told, again=connection.stale_at is not None)
+
+
+def _note(session: WriteSession, begun: _Begun, **values: Any) -> None:
+    """Store what contact showed, without a new version of the connection: its open sessions stay good."""
+    session.execute(update(Connection).where(Connection.id == begun.target.id).values(**values))
 
 
 def _report(report: ProjectionReport, tools: int, dropped: list[list[str]]) -> SyncReport:

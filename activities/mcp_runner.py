@@ -9,7 +9,7 @@ from activities.mcp_http.client import MCPClient
 from activities.mcp_http.errors import MCPError, Outcome, SessionLost
 from activities.mcp_http.types import CallHooks, Cursor, ToolAnswer, ToolCall
 from activities.mcp_sessions import HeldSession, McpSessions, SessionScope
-from activities.mcp_streams import session_opener
+from activities.mcp_streams import StreamKeeper
 from activities.runner import RepeatLaterError, SendGate
 from governance.admission import call_error
 from governance.canonical import JSON, NotCanonicalError, canonical_bytes
@@ -37,10 +37,13 @@ logger = logging.getLogger(__name__)
 class McpRunner:
     """Makes calls over MCP; sessions are shared by every worker."""
 
-    def __init__(self, clients: ClientPool, sessions: McpSessions, result_max_bytes: int) -> None:
+    def __init__(
+        self, clients: ClientPool, sessions: McpSessions, streams: StreamKeeper, result_max_bytes: int
+    ) -> None:
         """Keep results of up to `result_max_bytes`."""
         self._clients = clients
         self._sessions = sessions
+        self._streams = streams
         self._result_max_bytes = result_max_bytes
 
     async def run(self, call: OpenCall, gate: SendGate) -> CallOutcome:
@@ -55,12 +58,12 @@ class McpRunner:
         client = self._clients.client(target)
         wanted = SessionScope(target.id, target.version, call.session_scope)
         try:
-            opener = session_opener(client, target)
+            opener = self._streams.opener(client, target)
             held = await self._sessions.obtain(wanted, call.session, opener)
         except MCPError as error:
             return self._not_opened(call, error)
         try:
-            return self._answered(call, await self._call(client, held, call, gate))
+            return self._answered(call, await self._call(client, held, target, call, gate))
         except SessionLost as error:
             if target.on_session_loss is OnSessionLoss.REPORT or call.resume is not None:
                 await self._discard(held)
@@ -81,11 +84,11 @@ class McpRunner:
         await self._discard(lost)
         client = self._clients.client(target)
         try:
-            held = await self._sessions.obtain(lost.wanted, None, session_opener(client, target))
+            held = await self._sessions.obtain(lost.wanted, None, self._streams.opener(client, target))
         except MCPError as error:
             return self._not_opened(call, error)
         try:
-            return self._answered(call, await self._call(client, held, call, gate))
+            return self._answered(call, await self._call(client, held, target, call, gate))
         except SessionLost as error:
             await self._discard(held)
             return self._failed(call, error)
@@ -99,7 +102,9 @@ class McpRunner:
         except DatabaseError:
             logger.warning("A session that its server has forgotten could not be closed.")
 
-    async def _call(self, client: MCPClient, held: HeldSession, call: OpenCall, gate: SendGate) -> ToolAnswer:
+    async def _call(
+        self, client: MCPClient, held: HeldSession, target: ConnectionTarget, call: OpenCall, gate: SendGate
+    ) -> ToolAnswer:
         request_id = new_id() if call.resume is None else call.resume.request_id
         asked = ToolCall(
             name=call.snapshot.upstream_name,
@@ -116,16 +121,21 @@ class McpRunner:
         async def on_cursor(cursor: Cursor) -> None:
             await gate.on_cursor({"request_id": cursor.request_id, "last_event_id": cursor.last_event_id})
 
+        async def on_notification(method: str, _params: Mapping[str, JSON]) -> None:
+            self._streams.heard_in_call(target, method)
+
         hooks = CallHooks(
             before_send=before_send,
             on_cursor=on_cursor,
+            on_notification=on_notification,
             tell_upstream_on_cancel=gate.tell_upstream_on_cancel,
         )
         timeout_s = call.snapshot.timeout_s
-        if call.resume is None:
-            return await client.call_tool(held.session, asked, hooks, timeout_s)
-        cursor = Cursor(call.resume.request_id, call.resume.last_event_id)
-        return await client.resume_call(held.session, cursor, asked, hooks, timeout_s)
+        with self._streams.using(client, target, held):
+            if call.resume is None:
+                return await client.call_tool(held.session, asked, hooks, timeout_s)
+            cursor = Cursor(call.resume.request_id, call.resume.last_event_id)
+            return await client.resume_call(held.session, cursor, asked, hooks, timeout_s)
 
     def _answered(self, call: OpenCall, answer: ToolAnswer) -> CallOutcome:
         try:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from weakref import WeakValueDictionary
 
@@ -55,12 +55,33 @@ class HeldSession:
     row_version: int
     session: OpenSession
     wanted: SessionScope
+    stream_token: str | None = None
+    """Set for whoever opened the session together with its stream."""
 
     @property
     def digest(self) -> str | None:
         """Name the session without telling its id; None where the server gave none."""
         session_id = self.session.session_id
         return None if session_id is None else hashlib.sha256(session_id.encode()).hexdigest()
+
+
+async def _nothing_to_abandon() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class NewSession:
+    """A session as it was opened, and the token under which its stream is held already, if it is.
+
+    `abandon` is awaited if the session cannot be stored.
+    """
+
+    session: OpenSession
+    url: str
+    """The address that was dialled: the id of the session is told to no other one."""
+    stream_token: str | None = None
+    stream_lease: timedelta = timedelta(0)
+    abandon: Callable[[], Awaitable[None]] = _nothing_to_abandon
 
 
 class McpSessions:
@@ -76,7 +97,7 @@ class McpSessions:
         self,
         wanted: SessionScope,
         stored: StoredSession | None,
-        open_session: Callable[[], Awaitable[OpenSession]],
+        open_session: Callable[[], Awaitable[NewSession]],
     ) -> HeldSession:
         """Return the session of a scope, opening it where there is none.
 
@@ -98,7 +119,7 @@ class McpSessions:
         await self._database.write(clear_session, held.row_id, held.row_version)
 
     async def _obtain_alone(
-        self, wanted: SessionScope, open_session: Callable[[], Awaitable[OpenSession]]
+        self, wanted: SessionScope, open_session: Callable[[], Awaitable[NewSession]]
     ) -> HeldSession:
         """Open the session or wait for another process that does; one task of this process is here."""
         loop = asyncio.get_running_loop()
@@ -128,27 +149,22 @@ class McpSessions:
         )
 
     async def _open(
-        self, wanted: SessionScope, token: str, open_session: Callable[[], Awaitable[OpenSession]]
+        self, wanted: SessionScope, token: str, open_session: Callable[[], Awaitable[NewSession]]
     ) -> HeldSession:
         try:
-            session = await open_session()
+            new = await open_session()
         except (MCPError, asyncio.CancelledError):
             await asyncio.shield(
                 self._database.write(release_opening, wanted.connection_id, wanted.scope, token)
             )
             raise
-        opened = OpenedSession(
-            sealed=self._vault.seal(canonical_bytes(session.to_json()), wanted.purpose),
-            negotiated={
-                "protocolVersion": session.protocol_version,
-                "era": session.era,
-                "serverInfo": session.server_info,
-            },
-            connection_version=wanted.connection_version,
-        )
-        stored = await self._database.write(store_opened, wanted.connection_id, wanted.scope, token, opened)
-        held = self._usable(wanted, stored)
+        try:
+            held = await self._store(wanted, token, new)
+        except BaseException:
+            await asyncio.shield(new.abandon())
+            raise
         if held is None:
+            await new.abandon()
             raise TransportError(
                 "session_not_opened",
                 "Another worker took over opening the session.",
@@ -156,6 +172,25 @@ class McpSessions:
                 retryable=True,
             )
         return held
+
+    async def _store(self, wanted: SessionScope, token: str, new: NewSession) -> HeldSession | None:
+        session = new.session
+        opened = OpenedSession(
+            sealed=self._vault.seal(canonical_bytes(session.to_json()), wanted.purpose),
+            negotiated={
+                "protocolVersion": session.protocol_version,
+                "era": session.era,
+                "serverInfo": session.server_info,
+                "url": new.url,
+            },
+            connection_version=wanted.connection_version,
+            stream_token=new.stream_token,
+        )
+        stored = await self._database.write(
+            store_opened, wanted.connection_id, wanted.scope, token, opened, new.stream_lease
+        )
+        held = self._usable(wanted, stored)
+        return None if held is None else replace(held, stream_token=new.stream_token)
 
     def _usable(self, wanted: SessionScope, stored: StoredSession | None) -> HeldSession | None:
         if stored is None or stored.sealed is None or stored.state is not SessionState.OPEN:

@@ -32,13 +32,15 @@ SETTINGS = (
     "on_session_loss",
     "event_stream",
     "protocol_version",
+    "transport",
+    "elicitation",
     "tool_timeout_s",
     "idempotency",
     "refusal_statuses",
 )
 """What an operator sets; the entity tag is made from these."""
 
-DIALLING = frozenset({"url", "network", "protocol_version"})
+DIALLING = frozenset({"url", "network", "protocol_version", "transport", "elicitation"})
 """Settings after whose change the server is contacted again."""
 
 PROJECTED = frozenset({"url", "tool_timeout_s", "idempotency"})

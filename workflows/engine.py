@@ -34,10 +34,13 @@ from activities.reconciling import (
 from workflows.messages import (
     CALL_RETRY,
     CANCEL_CALL_SIGNAL,
+    CONNECTION_SYNC,
     PROVIDER_ROUND,
     RECONCILE,
     RESOLVE_UPDATE,
+    SESSION_SWEEP,
     CallRetryInput,
+    ConnectionSyncInput,
     RoundInput,
 )
 
@@ -148,6 +151,22 @@ class TemporalEngine:
         except (TimeoutError, WorkflowFailureError, RPCError, RuntimeError):
             return None
 
+    async def refresh_catalog(self, connection_id: str, delay: timedelta) -> bool:
+        """Start a sync of a connection after `delay`, or join the one that waits or goes on."""
+        return await _carried_out(
+            self.client.start_workflow(
+                CONNECTION_SYNC,
+                ConnectionSyncInput(connection_id=connection_id),
+                id=f"connection-sync:{connection_id}",
+                task_queue=self.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_delay=delay,
+                rpc_timeout=RPC_TIMEOUT,
+                static_summary=f"the server of connection {connection_id} announced other tools",
+            )
+        )
+
     @property
     def _reconcile_id(self) -> str:
         return f"reconcile-now:{self.task_queue}"
@@ -184,16 +203,24 @@ async def _carried_out(request: Coroutine[Any, Any, object]) -> bool:
 
 
 async def ensure_schedules(client: Client, task_queue: str) -> None:
-    """Create the reconciler's schedule, or bring the one that is there up to date.
+    """Create the schedules of the reconciler and the session sweep, or bring them up to date.
 
     Raises:
         RPCError: the engine is away, or does not let us.
     """
-    schedule_id = f"sluicegate-reconcile-{task_queue}"
+    reconcile = ScheduleActionStartWorkflow(
+        RECONCILE, ReconcileRequest(), id=f"reconcile:{task_queue}", task_queue=task_queue
+    )
+    await _ensure_schedule(client, f"sluicegate-reconcile-{task_queue}", reconcile)
+    sweep = ScheduleActionStartWorkflow(
+        SESSION_SWEEP, id=f"session-sweep:{task_queue}", task_queue=task_queue
+    )
+    await _ensure_schedule(client, f"sluicegate-session-sweep-{task_queue}", sweep)
+
+
+async def _ensure_schedule(client: Client, schedule_id: str, action: ScheduleActionStartWorkflow) -> None:
     schedule = Schedule(
-        action=ScheduleActionStartWorkflow(
-            RECONCILE, ReconcileRequest(), id=f"reconcile:{task_queue}", task_queue=task_queue
-        ),
+        action=action,
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=RECONCILE_EVERY)]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=RECONCILE_EVERY),
     )

@@ -23,6 +23,9 @@ CANCEL_CALL_SIGNAL = "cancel_call"
 CONNECTION_SYNC = "ConnectionSync"
 """The workflow type that verifies a connection and discovers its tools."""
 
+SESSION_SWEEP = "SessionSweep"
+"""The workflow type that ends sessions which nobody uses."""
+
 TASK_QUEUE = "sluicegate"
 """The task queue that workers poll unless they are told otherwise."""
 

@@ -38,6 +38,20 @@ class SessionScope(StrEnum):
     CONVERSATION = "conversation"
 
 
+class Transport(StrEnum):
+    """How requests travel."""
+
+    STREAMABLE_HTTP = "streamable_http"
+    HTTP_SSE = "http_sse"
+
+
+class Elicitation(StrEnum):
+    """What a tool is told that asks for a person's input."""
+
+    NONE = "none"
+    DECLINE = "decline"
+
+
 class OnSessionLoss(StrEnum):
     """What follows when the server has forgotten a session."""
 
@@ -82,6 +96,12 @@ class Settings:
     protocol_version: Annotated[str | None, typer.Option(help="`auto`, or a version such as 2025-11-25.")] = (
         None
     )
+    transport: Annotated[
+        Transport | None, typer.Option(help="How requests travel; `http_sse` is that of 2024-11-05.")
+    ] = None
+    elicitation: Annotated[
+        Elicitation | None, typer.Option(help="What a tool is told that asks for a person's input.")
+    ] = None
     refusal_status: Annotated[
         list[int] | None, typer.Option(help="A status that proves that a call did not run; repeatable.")
     ] = None

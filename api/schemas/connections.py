@@ -8,7 +8,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from api.schemas.values import AnyJSON, Text
 from governance.codes import IdempotencyClass
-from models.connection import ConnectionHealth, EventStream, Network, OnSessionLoss, SessionScope
+from models.connection import (
+    ConnectionHealth,
+    Elicitation,
+    EventStream,
+    Network,
+    OnSessionLoss,
+    SessionScope,
+    Transport,
+)
 
 
 def _http_url(text: str) -> str:
@@ -55,6 +63,17 @@ class ConnectionFields(BaseModel):
     on_session_loss: OnSessionLoss | None = None
     event_stream: EventStream | None = None
     protocol_version: Version | None = None
+    transport: Annotated[
+        Transport | None,
+        Field(description="`http_sse` is the transport of 2024-11-05; it is never tried unasked."),
+    ] = None
+    elicitation: Annotated[
+        Elicitation | None,
+        Field(
+            description="What a server is told that asks for a person's input in a call: `none` (the default)"
+            " declares no support, `decline` declares it and declines each request."
+        ),
+    ] = None
     tool_timeout_s: ToolTimeout | None = None
     idempotency: IdempotencyClass | None = None
     refusal_statuses: Annotated[list[RefusalStatus], Field(max_length=50)] | None = None
@@ -116,6 +135,8 @@ class ConnectionBody(BaseModel):
     on_session_loss: OnSessionLoss
     event_stream: EventStream
     protocol_version: str
+    transport: Transport
+    elicitation: Elicitation
     tool_timeout_s: float
     idempotency: IdempotencyClass
     refusal_statuses: list[int]

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
+from activities.catalog_refresh import CatalogWatch
 from activities.client_pool import ClientPool
 from activities.mcp_runner import McpRunner
 from activities.mcp_sessions import McpSessions
+from activities.mcp_streams import StreamKeeper
 from governance.codes import InvocationOutcome, SendOutcome
 from models.connection import Connection, OnSessionLoss
 from models.database import Database, ReadSession, WriteSession
@@ -19,6 +21,7 @@ from models.vault import Vault
 from tests.activities.socket_server import Reply, done, socket_server
 from tests.support.rounds import RoundBench, round_worker
 from tests.support.world import Call, ConnectionPlan, World, build_world
+from workflows.engine import TemporalEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +34,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def mcp_bench(client: Client, database: Database, task_queue: str) -> AsyncIterator[RoundBench]:
-    async with ClientPool(1024 * 1024) as clients:
-        runner = McpRunner(clients, McpSessions(database, Vault(bytes(32))), 1024 * 1024)
+    catalogs = CatalogWatch(database, TemporalEngine(client, task_queue, 5.0, 2.0))
+    async with ClientPool(1024 * 1024) as clients, StreamKeeper(database, catalogs) as streams:
+        runner = McpRunner(clients, McpSessions(database, Vault(bytes(32))), streams, 1024 * 1024)
         async with round_worker(client, database, runner, task_queue=task_queue) as bench:
             yield bench
 
