@@ -98,6 +98,12 @@ class Connection(Base):
         EnumByValue(IdempotencyClass), default=IdempotencyClass.UNSAFE
     )
     refusal_statuses: Mapped[list[int]] = mapped_column(Configuration, default=list)
+    max_concurrency: Mapped[int | None]
+    """Calls that the server works on at once, of all workers together; None for as many as there are."""
+    queue_timeout_s: Mapped[float] = mapped_column(default=30.0)
+    """How long a call waits for its turn before it fails as `busy`."""
+    tool_prices: Mapped[dict[str, str] | None] = mapped_column(Configuration)
+    """What a call costs, as decimal text by upstream name; `*` is the price of all others."""
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     ForeignKey,
     ForeignKeyConstraint,
@@ -91,6 +92,8 @@ class ToolInvocation(Base):
     outcome: Mapped[InvocationOutcome] = mapped_column(
         EnumByValue(InvocationOutcome), default=InvocationOutcome.KNOWN
     )
+    price: Mapped[int] = mapped_column(BigInteger, default=0)
+    """What it costs if it is sent, in billionths of the currency; fixed when it is provisioned."""
     request_digest: Mapped[str] = mapped_column(Digest, ForeignKey("payloads.digest"))
     response_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("payloads.digest"))
     is_error: Mapped[bool] = mapped_column(default=False)
@@ -120,10 +123,11 @@ class RequestMismatchError(Exception):
 
 @dataclass(frozen=True)
 class CallRequest:
-    """What is asked of a binding: in which round, and the digest of the arguments as they are sent."""
+    """What is asked of a binding: in which round, the digest of the arguments as they are sent, its price."""
 
     round_id: str
     digest: str
+    price: int = 0
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,7 @@ def _insert(
         attempt_no=(last or 0) + 1,
         idempotency_key=key,
         status=InvocationStatus.RUNNING,
+        price=request.price,
         request_digest=request.digest,
         lease_token=lease_token,
         started_at=utc_now(),
@@ -292,6 +297,11 @@ def fail(session: WriteSession, invocation_id: str, error: CallError, outcome: I
 def cancel(session: WriteSession, invocation_id: str, error: CallError, outcome: InvocationOutcome) -> bool:
     """Record a cancellation; False when the invocation was terminal already."""
     return settle(session, invocation_id, Settlement(InvocationStatus.CANCELED, outcome, error=error))
+
+
+def find_invocation(session: Session, binding_id: str, idempotency_key: str) -> ToolInvocation | None:
+    """Return the invocation of a binding that was started under a key, or None."""
+    return session.scalars(_OF_KEY, {"binding": binding_id, "key": idempotency_key}).one_or_none()
 
 
 def load_invocations(session: Session, round_id: str) -> dict[str, ToolInvocation]:

@@ -40,6 +40,8 @@ class ApiKey(Base):
     may_explain: Mapped[bool] = mapped_column(default=False)
     core_tools: Mapped[bool] = mapped_column(default=False)
     """Whether the key may use tools that belong to no connection: built-in, runtime and program tools."""
+    has_quota: Mapped[bool] = mapped_column(default=False)
+    """Whether `models.quota` has an account for it; without one, nothing is asked."""
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)

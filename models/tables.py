@@ -13,12 +13,15 @@ from models import (
     payload,
     program,
     provider,
+    quota,
     round,  # noqa: A004
     runtime,
     send,
+    slot,
     subagent,
     task,
     tool,
+    usage,
 )
 from models.base import Base
 
@@ -38,11 +41,14 @@ MODULES = (
     payload,
     program,
     provider,
+    quota,
     round,
     runtime,
     send,
+    slot,
     subagent,
     task,
     tool,
+    usage,
 )
 """The modules that define tables."""
