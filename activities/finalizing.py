@@ -33,6 +33,7 @@ from models.invocation import (
 from models.resolution import refresh_has_unknown
 from models.round import NewEvent, Round, RoundCall, append_events, load_round_calls, lock_round
 from models.send import load_doubtful
+from models.slot import drop_waiting
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class FinalizeRound:
     round_id: str
     canceled: bool = False
     failure: str = ""
-
     workflow_id: str = ""
     """The workflow that ran the round; one that was replaced by a repeat ends nothing."""
+
     @property
     def state(self) -> RoundState:
         """The state that the round ends in."""
@@ -117,6 +118,8 @@ def finalize(session: WriteSession, request: FinalizeRound) -> FinalizedRound:
     if replaced or row.state in TERMINAL_ROUND_STATES:
         return _count(row.state, calls, load_invocations(session, row.id))
     _settle_abandoned(session, row, calls, open_rows, canceled=request.canceled)
+    if request.canceled:
+        drop_waiting(session, row.workflow_id)
     session.expire_all()
     counts = _count(request.state, calls, load_invocations(session, row.id))
     row.state = request.state

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from activities.quota import MeteredCall, meter_call
 from governance.admission import call_error
 from governance.canonical import JSON
 from governance.codes import (
@@ -28,6 +29,7 @@ from models.payload import store_payload
 from models.resolution import refresh_has_unknown
 from models.round import NewEvent, append_events, take_repeat
 from models.send import close_send, load_sends, mark_sent, open_send
+from models.slot import SLOT_LEASE_S, Waiter, release_slot
 
 MAX_SENDS = 3
 """Sends of one invocation, the repeats of those that surely did not run included."""
@@ -53,10 +55,12 @@ class CallPlace:
 
 @dataclass(frozen=True)
 class Owner:
-    """The worker that has the call now, and the token that fences its predecessors off."""
+    """The worker that has the call now, the token that fences its predecessors off, and who asked it."""
 
     worker: str
     lease_token: str
+    workflow_id: str = ""
+    slot_lease_s: float = SLOT_LEASE_S
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,15 @@ class OpenCall:
     session_scope: str
     session: StoredSession | None
     resume: ResumePoint | None
+    holds_slot: bool = False
+    """Whether the call has a slot of its connection, to be given up at its end."""
+    wake: Waiter | None = None
+    """A call that another free slot of the connection is for."""
+
+    @property
+    def slot_lease(self) -> str | None:
+        """The lease under which the call holds a slot, None where it holds none."""
+        return self.owner.lease_token if self.holds_slot else None
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,8 @@ class SettledCall:
     result_digest: str | None
     result_bytes: int
     invocation_id: str
+    wake: Waiter | None = None
+    """A call that the slot is for which this one gave up."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +176,7 @@ def close_for_repeat(session: WriteSession, call: OpenCall, send_id: str, outcom
     """
     _require_lease(session, call)
     close_send(session, send_id, outcome)
+    _leave_slot(session, call)
     return take_repeat(session, call.place.round_id, ROUND_REPEATS)
 
 
@@ -172,6 +188,7 @@ def hand_over(session: WriteSession, call: OpenCall, send_id: str, outcome: Send
     """
     _require_lease(session, call)
     close_send(session, send_id, outcome)
+    _leave_slot(session, call)
 
 
 def open_next_send(session: WriteSession, call: OpenCall, send_id: str) -> tuple[str, int]:
@@ -197,7 +214,8 @@ def settle_call(session: WriteSession, call: OpenCall, send_id: str, outcome: Ca
     invocation = lock_invocation(session, call.invocation_id)
     close_send(session, send_id, outcome.send_outcome)
     outcome = truthful(session, call.snapshot, call.invocation_id, outcome)
-    return settle_as(session, SettledPlace.of(call, invocation), outcome)
+    settled = settle_as(session, SettledPlace.of(call, invocation), outcome)
+    return replace(settled, wake=_leave_slot(session, call)) if call.holds_slot else settled
 
 
 @dataclass(frozen=True)
@@ -211,6 +229,8 @@ class SettledPlace:
     tool_call_id: str
     tool: str
     actor: str
+    took_price: bool = True
+    """Whether the call's price was taken from its key's account."""
 
     @classmethod
     def of(cls, call: OpenCall, invocation: ToolInvocation) -> "SettledPlace":
@@ -263,6 +283,18 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
     append_events(session, place.round_id, [NewEvent("call_finished", event)])
     if settlement.outcome is InvocationOutcome.UNKNOWN:
         refresh_has_unknown(session, place.round_id)
+    meter_call(
+        session,
+        MeteredCall(
+            invocation=place.invocation,
+            key_id=place.actor,
+            round_id=place.round_id,
+            tool=place.tool,
+            settlement=settlement,
+            send_outcome=outcome.send_outcome,
+            took_price=place.took_price,
+        ),
+    )
     return SettledCall(
         settlement.status,
         settlement.outcome,
@@ -322,6 +354,13 @@ def canceled_outcome(tool: str, *, was_sent: bool) -> CallOutcome:
         Settlement(InvocationStatus.CANCELED, known, error=error),
         SendOutcome.UNKNOWN if was_sent else SendOutcome.NOT_SENT,
     )
+
+
+def _leave_slot(session: WriteSession, call: OpenCall) -> Waiter | None:
+    """Give the call's slot up, so that the next one has it; return who that is."""
+    if not call.holds_slot:
+        return None
+    return release_slot(session, call.place.idempotency_key, call.owner.lease_token)
 
 
 def _require_lease(session: WriteSession, call: OpenCall) -> ToolInvocation:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -23,6 +23,7 @@ from activities.ledger import (
     truthful,
     unknown_outcome,
 )
+from activities.quota import count_refused, take_from_quota
 from governance.admission import call_error
 from governance.canonical import JSON
 from governance.codes import (
@@ -36,6 +37,7 @@ from governance.codes import (
 )
 from governance.decision import DecisionContext, Denied, GovernedTool, decide
 from governance.filters import RequestFilter
+from governance.quotas import price_of
 from governance.snapshots import ToolSnapshot
 from governance.tool_cache import ToolCache
 from models.binding import ToolBinding
@@ -43,8 +45,10 @@ from models.connection import Connection
 from models.database import WriteSession
 from models.invocation import (
     CallRequest,
+    Provisioned,
     Settlement,
     ToolInvocation,
+    find_invocation,
     lock_invocation,
     provision,
     take_over,
@@ -54,7 +58,16 @@ from models.mcp_session import load_session
 from models.payload import load_payload
 from models.resolution import retry_key_of
 from models.round import NewEvent, Round, RoundCall, append_events
-from models.send import ToolSend, close_send, load_sends, open_send
+from models.send import ToolSend, close_send, load_doubtful, load_sends, open_send
+from models.slot import (
+    QueueTimedOut,
+    SlotBusy,
+    SlotGranted,
+    SlotRequest,
+    drop_ticket,
+    release_slot,
+    take_slot,
+)
 from models.tool import load_snapshots
 
 
@@ -91,7 +104,7 @@ class _Opening:
             snapshot=self.snapshot,
         )
 
-    def settled_place(self, invocation: ToolInvocation) -> SettledPlace:
+    def settled_place(self, invocation: ToolInvocation, *, took_price: bool) -> SettledPlace:
         return SettledPlace(
             invocation=invocation,
             round_id=self.place.round_id,
@@ -100,6 +113,7 @@ class _Opening:
             tool_call_id=self.row.call_id,
             tool=self.snapshot.exposed_name,
             actor=self.key_id,
+            took_price=took_price,
         )
 
 
@@ -109,20 +123,26 @@ def open_call(
     owner: Owner,
     tools: ToolCache,
     heard: Mapping[str, JSON] | None = None,
-) -> OpenCall | SettledCall:
-    """Provision the invocation, check that the call may still be made, and open a send.
+) -> OpenCall | SettledCall | SlotBusy:
+    """Take a slot, provision the invocation, check that the call may still be made, and open a send.
 
     A call that is terminal, or that an earlier worker sent and whose answer cannot be fetched, comes back
-    settled; nothing is sent for it again. `heard` is the cursor that the last heartbeat carried:
-    {"send_id", "request_id", "last_event_id"}.
+    settled; nothing is sent for it again. One for which its connection has no slot free is not begun. `heard`
+    is the cursor that the last heartbeat carried: {"send_id", "request_id", "last_event_id"}.
 
     Raises:
         NotThisCallError: the database does not want this call made.
     """
     opening = _load(session, place, tools)
     _require_wanted(session, opening)
+    snapshot = opening.snapshot
+    connection = session.get(Connection, snapshot.connection) if snapshot.connection else None
+    slot = _take_slot(session, opening, owner, connection)
+    if isinstance(slot, SlotBusy):
+        return slot
     arguments = json.loads(_payload(session, opening.row.sent_arguments_digest))
-    request = CallRequest(place.round_id, opening.row.sent_arguments_digest or "")
+    price = 0 if connection is None else price_of(connection.tool_prices, snapshot.upstream_name)
+    request = CallRequest(place.round_id, opening.row.sent_arguments_digest or "", price)
     provisioned = provision(session, opening.binding, request, place.idempotency_key, owner.lease_token)
     invocation = provisioned.invocation
     sends: Sequence[ToolSend] = ()
@@ -134,11 +154,13 @@ def open_call(
     else:
         return as_settled(lock_invocation(session, invocation.id))
     resume = _resumable(sends, heard)
-    connection = session.get(Connection, opening.snapshot.connection) if opening.snapshot.connection else None
     if resume is None:
-        verdict = _judge_earlier(sends, opening) or _judge_now(session, opening, connection)
+        verdict = _judge_earlier(sends, opening) or _judge_slot(slot, opening)
+        verdict = verdict or _judge_now(session, opening, connection)
+        verdict = _account(session, opening, provisioned, verdict)
         if verdict is not None:
-            return _settle_here(session, opening, invocation, sends, verdict)
+            settled = _settle_here(session, opening, provisioned, sends, verdict)
+            return settled if slot is None else _without_slot(session, place, owner, settled)
     # The answer to a send that left already is fetched under that send: fetching is not sending.
     send = resume.send if resume is not None else open_send(session, invocation, len(sends) + 1, owner.worker)
     if provisioned.created:
@@ -159,6 +181,8 @@ def open_call(
         session_scope=scope,
         session=None if connection is None else load_session(session, connection.id, scope),
         resume=None if resume is None else resume.point,
+        holds_slot=isinstance(slot, SlotGranted),
+        wake=slot.wake if isinstance(slot, SlotGranted) else None,
     )
 
 
@@ -293,19 +317,85 @@ def _judge_now(session: Session, opening: _Opening, connection: Connection | Non
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
+def _account(
+    session: WriteSession, opening: _Opening, provisioned: Provisioned, verdict: CallOutcome | None
+) -> CallOutcome | None:
+    """Take the call from its key's account, once for all its attempts; a refused one counts as a request."""
+    key = session.get(ApiKey, opening.key_id)
+    if not provisioned.created or key is None:
+        return verdict
+    if verdict is not None:
+        count_refused(session, key, 1)
+        return verdict
+    error = take_from_quota(session, key, provisioned.invocation, opening.snapshot.exposed_name)
+    if error is None:
+        return None
+    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
+
+
+def _take_slot(
+    session: WriteSession, opening: _Opening, owner: Owner, connection: Connection | None
+) -> SlotGranted | SlotBusy | QueueTimedOut | None:
+    """Take a slot of the connection, where it has a limit and the call is not over already."""
+    if connection is None or connection.max_concurrency is None:
+        return None
+    place = opening.place
+    if opening.row.cancel_requested_at is not None:
+        # It is only to be settled; nobody is to wait behind its ticket.
+        drop_ticket(session, place.idempotency_key)
+        return None
+    begun = None
+    if opening.row.invocation_id is not None:
+        begun = find_invocation(session, opening.binding.id, place.idempotency_key)
+    if begun is not None and begun.status is not InvocationStatus.RUNNING:
+        return None
+    wanted = SlotRequest(
+        connection_id=connection.id,
+        cap=connection.max_concurrency,
+        queue_timeout_s=connection.queue_timeout_s,
+        call_key=place.idempotency_key,
+        workflow_id=owner.workflow_id,
+        position=place.position,
+        lease_token=owner.lease_token,
+        lease_s=owner.slot_lease_s,
+        # Its server may still work on what an earlier worker sent; to find out takes no further slot.
+        must=begun is not None and bool(load_doubtful(session, [begun.id])),
+    )
+    return take_slot(session, wanted)
+
+
+def _judge_slot(slot: object, opening: _Opening) -> CallOutcome | None:
+    if not isinstance(slot, QueueTimedOut):
+        return None
+    details: dict[str, JSON] = {
+        "tool": opening.snapshot.exposed_name,
+        "waited_s": round(slot.waited_s, 1),
+        "outcome": "not_sent",
+    }
+    error = call_error(ErrorCode.BUSY, details, Classification.TRANSPORT, retryable=True)
+    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
+
+
+def _without_slot(session: WriteSession, place: CallPlace, owner: Owner, settled: SettledCall) -> SettledCall:
+    return replace(settled, wake=release_slot(session, place.idempotency_key, owner.lease_token))
+
+
 def _settle_here(
     session: WriteSession,
     opening: _Opening,
-    invocation: ToolInvocation,
+    provisioned: Provisioned,
     sends: Sequence[ToolSend],
     outcome: CallOutcome,
 ) -> SettledCall:
     """Settle a call that is not to be sent; a send that an earlier worker left open is closed."""
+    invocation = provisioned.invocation
     if sends and sends[-1].outcome is None:
         left = sends[-1].sent_at is not None
         close_send(session, sends[-1].id, SendOutcome.UNKNOWN if left else SendOutcome.NOT_SENT)
     outcome = truthful(session, opening.snapshot, invocation.id, outcome)
-    return settle_as(session, opening.settled_place(invocation), outcome)
+    # What is refused on its first attempt has had nothing taken for it.
+    place = opening.settled_place(invocation, took_price=not provisioned.created)
+    return settle_as(session, place, outcome)
 
 
 def _session_scope(connection: Connection | None, opening: _Opening) -> str:

@@ -29,6 +29,7 @@ from activities.ledger import (
 from activities.opening import NotThisCallError, open_call
 from activities.runner import RepeatLaterError, Runner
 from activities.send_gate import LedgerGate
+from activities.slots import BUSY, CallBusyError, SlotLeases
 from governance.admission import call_error
 from governance.canonical import JSON, is_object
 from governance.codes import Classification, ErrorCode, IdempotencyClass, InvocationStatus, SendOutcome
@@ -36,6 +37,7 @@ from governance.tool_cache import ToolCache
 from models.base import new_id
 from models.database import Database, DatabaseError
 from models.invocation import RequestMismatchError, Settlement
+from models.slot import SLOT_LEASE_S, SlotBusy
 from models.tool import SourceKind
 
 NOT_RUN = "NotRun"
@@ -75,13 +77,16 @@ class CallTool:
 
 @dataclass(frozen=True)
 class CallToolResult:
-    """How the call ended, without its content."""
+    """How the call ended, without its content; or that it is `busy`: to be started again after `wait_s`."""
 
     status: str
     outcome: str
     code: str | None
     result_digest: str | None
     result_bytes: int
+    wait_s: float = 0.0
+    ahead: int = 0
+    """Calls before this one in the queue for its connection."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,19 @@ class ToolCalls:
     """Holds what calling tools needs: the database, the runners by source kind, and who this worker is."""
 
     def __init__(
-        self, database: Database, tools: ToolCache, runners: Mapping[SourceKind, Runner], worker: str
+        self,
+        database: Database,
+        tools: ToolCache,
+        runners: Mapping[SourceKind, Runner],
+        worker: str,
+        slot_lease_s: float = SLOT_LEASE_S,
     ) -> None:
         """Use `runners` for the source kinds they stand under."""
         self._database = database
         self._tools = tools
         self._runners = runners
         self._worker = worker
+        self._slots = SlotLeases(database, slot_lease_s)
         self._unsettled: dict[str, _Ending] = {}
         self._flights: dict[str, Flight] = {}
 
@@ -122,6 +133,8 @@ class ToolCalls:
                     raise
                 # What had lost its lease is the earlier attempt; whether this one may send, the ledger says.
                 raise ApplicationError("The attempt before was replaced.", type=NOT_RUN) from error
+            except CallBusyError as busy:
+                return CallToolResult(BUSY, "known", None, None, 0, busy.wait_s, busy.ahead)
         if settled.status is InvocationStatus.CANCELED and flight.stop is Stop.WISH:
             raise asyncio.CancelledError
         return _result(settled)
@@ -138,21 +151,29 @@ class ToolCalls:
         ending = self._unsettled.get(place.idempotency_key)
         if ending is None:
             opened = await self._open(place, flight.details)
+            self._slots.wake(opened.wake)
             if isinstance(opened, SettledCall):
                 return opened
             try:
-                ending = await self._attempt(opened, flight)
+                async with self._slots.held(opened.slot_lease):
+                    ending = await self._attempt(opened, flight)
             except LeaseLostError as error:
                 raise ApplicationError(str(error), type=REPLACED, non_retryable=True) from error
-        return await self._settle(ending)
+        async with self._slots.held(ending.call.slot_lease):
+            settled = await self._settle(ending)
+        self._slots.wake(settled.wake)
+        return settled
 
     async def _open(self, place: CallPlace, details: Sequence[Any]) -> OpenCall | SettledCall:
         heard = details[0] if details and is_object(details[0]) else None
-        owner = Owner(self._worker, new_id())
+        owner = Owner(self._worker, new_id(), activity.info().workflow_id or "", self._slots.lease_s)
         try:
-            return await self._database.write(open_call, place, owner, self._tools, heard)
+            opened = await self._database.write(open_call, place, owner, self._tools, heard)
         except (NotThisCallError, RequestMismatchError) as error:
             raise ApplicationError(str(error), type=NOT_WANTED, non_retryable=True) from error
+        if isinstance(opened, SlotBusy):
+            raise CallBusyError(opened.wait_s, opened.ahead)
+        return opened
 
     async def _attempt(self, call: OpenCall, flight: Flight) -> _Ending:
         """Send the call once, or fetch the answer to one that left; say what is to be recorded.

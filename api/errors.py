@@ -31,6 +31,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
     ErrorCode.APPROVAL_DENIED: (403,),
     ErrorCode.CREDENTIAL_REQUIRED: (424,),
     ErrorCode.QUOTA_EXCEEDED: (429,),
+    ErrorCode.BUSY: (503,),
     ErrorCode.TOO_MANY_FAILURES: (429,),
     ErrorCode.IDEMPOTENCY_CONFLICT: (409,),
     ErrorCode.TOOL_TIMEOUT: (504,),

@@ -27,6 +27,7 @@ class ErrorCode(StrEnum):
     APPROVAL_DENIED = "approval_denied"
     CREDENTIAL_REQUIRED = "credential_required"
     QUOTA_EXCEEDED = "quota_exceeded"
+    BUSY = "busy"
     TOO_MANY_FAILURES = "too_many_failures"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
     TOOL_TIMEOUT = "tool_timeout"

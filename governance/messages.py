@@ -88,7 +88,14 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "Tool {tool} needs a credential of this key first.",
         "工具 {tool} 需要此密钥先完成授权。",
     ),
-    ErrorCode.QUOTA_EXCEEDED: ("The quota of this key is used up.", "此密钥的额度已用尽。"),
+    ErrorCode.QUOTA_EXCEEDED: (
+        "The quota of this key is used up: {limit} is {limit_value}. Try again in {retry_after} s.",
+        "此密钥的额度已用尽：{limit} 上限为 {limit_value}。请在 {retry_after} 秒后重试。",
+    ),
+    ErrorCode.BUSY: (
+        "The server of {tool} takes no more calls at once; nothing was sent in {waited_s} s. Try again later.",
+        "工具 {tool} 的服务器并发已满，等待 {waited_s} 秒后仍未发送；请稍后重试。",
+    ),
     ErrorCode.TOO_MANY_FAILURES: (
         "Too many requests from this address had no valid credential. Try again in {retry_after_s} s.",
         "来自此地址的请求多次未提供有效凭据，请在 {retry_after_s} 秒后重试。",

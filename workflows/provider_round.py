@@ -1,8 +1,9 @@
 """The round workflow: freeze, admit, run the calls stage by stage, finalize."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -10,6 +11,7 @@ from temporalio.exceptions import ActivityError
 
 from activities.finalizing import FinalizedRound, FinalizeRound, RoundFinalizer, SettleLost
 from activities.freezing import CallToFreeze, FreezeRound, FrozenRound, PlannedCall, RoundFreezer
+from activities.slots import SLOT_FREE
 from activities.tool_calls import CallTool, CallToolResult, ToolCalls
 from activities.waiting import LookAtUnknowns, UnknownsWatch
 from governance.batching import Stage, StagedCall, build_stages
@@ -25,12 +27,11 @@ from workflows.messages import (
     RoundResult,
 )
 from workflows.options import tool_options
+from workflows.queued_calls import Handle, Queue, wait_for_calls
 from workflows.transactions import transact
 
 CHUNK = 50
 """Calls of one stage that are started in one workflow task, so that its commands stay far below 4 MB."""
-
-Handle = workflow.ActivityHandle[CallToolResult]
 
 T = TypeVar("T")
 
@@ -54,6 +55,8 @@ class RoundProgress:
     """The calls that run now, by position."""
     woken: int = 0
     """How often somebody said that an unknown outcome was resolved."""
+    queue: Queue = field(default_factory=Queue)
+    """The calls that wait for a slot of their connection."""
 
 
 @workflow.defn(name=PROVIDER_ROUND)
@@ -108,6 +111,14 @@ class ProviderRound:
         handle = self._progress.running.get(position)
         if handle is not None and not handle.done():
             handle.cancel()
+        else:
+            # It may wait for a slot: it looks again, and finds that it is to stop.
+            self._progress.queue.wake(position)
+
+    @workflow.signal(name=SLOT_FREE)
+    def slot_free(self, position: int) -> None:
+        """Let a call that waits for its connection look again; a hint, since the database decides."""
+        self._progress.queue.wake(position)
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what a round cannot be without: a cancel that comes meanwhile is noted and acted on after."""
@@ -159,17 +170,18 @@ class ProviderRound:
             unknown += await self._run_together(
                 round_id,
                 {
-                    call.position: self._start(round_id, number, first + offset, call)
+                    call.position: partial(self._start, round_id, number, first + offset, call)
                     for offset, call in enumerate(chunk)
                 },
             )
         if unknown and self._request.on_unknown == OnUnknown.WAIT.value:
             await self._wait_for_resolutions(round_id, number, calls, unknown)
 
-    async def _run_together(self, round_id: str, handles: dict[int, Handle]) -> list[int]:
-        """Wait for calls that were started; return the positions of those whose outcome is unknown."""
+    async def _run_together(self, round_id: str, calls: Mapping[int, Callable[[], Handle]]) -> list[int]:
+        """Start calls and wait for them; return the positions of those whose outcome is unknown."""
+        handles = {position: start() for position, start in calls.items()}
         self._progress.running = handles
-        await _wait_for_all(list(handles.values()))
+        await wait_for_calls(handles, calls, self._progress.queue)
         ended = {position: _result_of(handle) for position, handle in handles.items()}
         lost = [position for position, result in ended.items() if result is None]
         unknown = [position for position, result in ended.items() if result is not None and _is_open(result)]
@@ -190,8 +202,12 @@ class ProviderRound:
             seen = await transact(UnknownsWatch.look_at_unknowns, LookAtUnknowns(round_id, unknown))
             if seen.retries:
                 again = {
-                    retry.position: self._start(
-                        round_id, stage, *places[retry.position], suffix=retry_suffix(retry.number)
+                    retry.position: partial(
+                        self._start,
+                        round_id,
+                        stage,
+                        *places[retry.position],
+                        suffix=retry_suffix(retry.number),
                     )
                     for retry in seen.retries
                 }
@@ -242,26 +258,6 @@ class ProviderRound:
             # A round never fails because its end could not be written; the reconciler writes it later.
             workflow.logger.warning("The end of round %s could not be written.", round_id)
             return FinalizedRound(request.state.value, 0, 0, 0, 0, 0)
-
-
-async def _wait_for_all(handles: Sequence[Handle]) -> None:
-    """Wait until every handle is done; a cancel is passed on to each and waited for as well.
-
-    The handles keep their outcomes. What an activity raised is not looked at here: its ledger row tells.
-    """
-    canceled = False
-    while not all(handle.done() for handle in handles):
-        try:
-            await workflow.wait(handles)
-        except asyncio.CancelledError:
-            canceled = True
-            for handle in handles:
-                handle.cancel()
-    for handle in handles:
-        if not handle.cancelled():
-            handle.exception()
-    if canceled:
-        raise asyncio.CancelledError
 
 
 def _result_of(handle: Handle) -> CallToolResult | None:

@@ -1,0 +1,98 @@
+"""Waits for calls to end; a call whose connection is busy is started again when its turn may have come."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from temporalio import workflow
+
+from activities.slots import BUSY
+from activities.tool_calls import CallToolResult
+
+Handle = workflow.ActivityHandle[CallToolResult]
+
+
+def _nobody() -> set[int]:
+    return set()
+
+
+@dataclass
+class Queue:
+    """Which calls of a workflow were told that a slot is free, since they last looked for one."""
+
+    told: set[int] = field(default_factory=_nobody)
+
+    def wake(self, position: int) -> None:
+        """Let a call look for its slot at once; also one of which is not known yet that it has to wait."""
+        self.told.add(position)
+
+    async def wait(self, position: int, wait_s: float) -> None:
+        """Wait until the call is told to look, or for as long as it was told to wait; a durable timer."""
+        with suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: position in self.told, timeout=timedelta(seconds=max(wait_s, 0.001))
+            )
+        self.told.discard(position)
+
+
+async def wait_for_calls(
+    handles: dict[int, Handle], start: Mapping[int, Callable[[], Handle]], queue: Queue
+) -> None:
+    """Wait until every call has ended; a cancel is passed on to each and waited for as well.
+
+    `handles` are the calls by position, and always the last attempt of each; `start` starts one again. The
+    handles keep their outcomes. What an activity raised is not looked at here: its ledger row tells.
+    """
+    canceled = False
+    waiting: dict[int, asyncio.Task[None]] = {}
+    while True:
+        if not canceled:
+            _let_wait(handles, waiting, queue)
+        pending = [*(handle for handle in handles.values() if not handle.done()), *waiting.values()]
+        if not pending:
+            break
+        try:
+            await workflow.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            canceled = True
+            for task in pending:
+                task.cancel()
+        for position in [position for position, task in waiting.items() if task.done()]:
+            # One that had waited when the cancel came is not started any more.
+            if not waiting.pop(position).cancelled() and not canceled:
+                handles[position] = start[position]()
+    _hear_of_failures(handles)
+    if canceled:
+        raise asyncio.CancelledError
+
+
+async def wait_for_call(start: Callable[[], Handle], position: int, queue: Queue) -> CallToolResult:
+    """Make one call, however long it has to wait for its connection; raises what its activity raised."""
+    handles = {position: start()}
+    await wait_for_calls(handles, {position: start}, queue)
+    return handles[position].result()
+
+
+def _let_wait(handles: Mapping[int, Handle], waiting: dict[int, asyncio.Task[None]], queue: Queue) -> None:
+    """Let every call wait that came back without having begun and does not wait yet."""
+    for position, handle in handles.items():
+        wait_s = None if position in waiting else _busy_for(handle)
+        if wait_s is not None:
+            waiting[position] = asyncio.create_task(queue.wait(position, wait_s))
+
+
+def _hear_of_failures(handles: Mapping[int, Handle]) -> None:
+    """Ask each handle for what it raised, so that asyncio does not complain that nobody did."""
+    for handle in handles.values():
+        if not handle.cancelled():
+            handle.exception()
+
+
+def _busy_for(handle: Handle) -> float | None:
+    """Return how long a call is to wait that has not begun; None for every other."""
+    if not handle.done() or handle.cancelled() or handle.exception() is not None:
+        return None
+    result = handle.result()
+    return result.wait_s if result.status == BUSY else None
