@@ -76,6 +76,32 @@ event.listen(ToolBinding, "before_update", refuse_update)
 
 
 @dataclass(frozen=True)
+class BindingRef:
+    """As much of a binding as an invocation of it refers to."""
+
+    id: str
+    tool_definition_id: str
+    tool_implementation_id: str
+    owner_id: str
+    task_id: str | None
+    snapshot_digest: str
+
+
+BINDINGS = table_of(ToolBinding)
+"""The table of bindings, for statements that need no objects."""
+
+REFERENCE = (
+    BINDINGS.c.id,
+    BINDINGS.c.tool_definition_id,
+    BINDINGS.c.tool_implementation_id,
+    BINDINGS.c.owner_id,
+    BINDINGS.c.task_id,
+    BINDINGS.c.snapshot_digest,
+)
+"""The columns of a `BindingRef`, in its order."""
+
+
+@dataclass(frozen=True)
 class BindingOwner:
     """Whose bindings are written: a round's or a task's, and the program version that it is pinned to."""
 
@@ -92,7 +118,7 @@ class ForeignScopeError(Exception):
         super().__init__(f"Tool {tool_name!r} of scope {scope!r} cannot be bound here.")
 
 
-_INSERT = table_of(ToolBinding).insert()
+_INSERT = BINDINGS.insert()
 _BY_ID = select(ToolBinding).where(ToolBinding.id.in_(bindparam("ids", expanding=True)))
 _FOREIGN = (
     select(ToolDefinition.tool_name, ToolDefinition.scope)

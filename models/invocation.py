@@ -10,6 +10,8 @@ Locks are taken in one order everywhere: binding, invocation, round.
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -17,6 +19,7 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    Insert,
     String,
     UniqueConstraint,
     bindparam,
@@ -24,6 +27,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
@@ -31,7 +35,7 @@ from governance.codes import InvocationOutcome, InvocationStatus
 from governance.failures import CallError
 from governance.resolutions import ResolutionKind
 from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, table_of, utc_now
-from models.binding import ToolBinding
+from models.binding import BINDINGS, BindingRef, ToolBinding
 from models.database import WriteSession
 
 
@@ -132,19 +136,21 @@ class CallRequest:
 
 @dataclass(frozen=True)
 class Provisioned:
-    """An invocation and whether it is new."""
+    """An invocation, to be read and not to be changed, and whether it is new."""
 
     invocation: ToolInvocation
     created: bool
 
 
 _INVOCATIONS = table_of(ToolInvocation)
-_LOCK_BINDING = select(ToolBinding.id).where(ToolBinding.id == bindparam("binding")).with_for_update()
+_LOCK_BINDING = select(BINDINGS.c.id).where(BINDINGS.c.id == bindparam("binding")).with_for_update()
 _OF_KEY = select(ToolInvocation).where(
     ToolInvocation.tool_binding_id == bindparam("binding"), ToolInvocation.idempotency_key == bindparam("key")
 )
-_LAST_ATTEMPT = select(func.max(_INVOCATIONS.c.attempt_no)).where(
-    _INVOCATIONS.c.tool_binding_id == bindparam("binding")
+_NEXT_ATTEMPT = (
+    select(func.coalesce(func.max(_INVOCATIONS.c.attempt_no), 0) + 1)
+    .where(_INVOCATIONS.c.tool_binding_id == bindparam("binding"))
+    .scalar_subquery()
 )
 _TAKE_OVER = (
     _INVOCATIONS.update()
@@ -185,19 +191,26 @@ _OPEN_OF_ROUND = (
 
 def start(
     session: WriteSession,
-    binding: ToolBinding,
+    binding: ToolBinding | BindingRef,
     request: CallRequest,
     idempotency_key: str | None,
     lease_token: str,
 ) -> ToolInvocation:
-    """Insert a running invocation with the binding's next attempt number, under a lock on the binding."""
-    session.execute(_LOCK_BINDING, {"binding": binding.id})
-    return _insert(session, binding, request, idempotency_key, lease_token)
+    """Insert a running invocation with the binding's next attempt number, under a lock on the binding.
+
+    Raises:
+        LookupError: an invocation of this key is there already.
+    """
+    session.connection().execute(_LOCK_BINDING, {"binding": binding.id})
+    made = _insert(session, binding, request, idempotency_key, lease_token)
+    if made is None:
+        raise LookupError(f"The idempotency key {idempotency_key!r} was used before.")
+    return made
 
 
 def provision(
     session: WriteSession,
-    binding: ToolBinding,
+    binding: ToolBinding | BindingRef,
     request: CallRequest,
     idempotency_key: str | None,
     lease_token: str,
@@ -207,40 +220,73 @@ def provision(
     Raises:
         RequestMismatchError: the key was used with another request digest.
     """
-    session.execute(_LOCK_BINDING, {"binding": binding.id})
+    session.connection().execute(_LOCK_BINDING, {"binding": binding.id})
+    return provision_held(session, binding, request, idempotency_key, lease_token)
+
+
+def provision_held(
+    session: WriteSession,
+    binding: ToolBinding | BindingRef,
+    request: CallRequest,
+    idempotency_key: str | None,
+    lease_token: str,
+) -> Provisioned:
+    """Do the work of `provision` for a caller that holds the binding's row already.
+
+    Raises:
+        RequestMismatchError: the key was used with another request digest.
+    """
     key = (idempotency_key or "").strip() or None
-    if key is not None:
-        found = session.scalar(_OF_KEY, {"binding": binding.id, "key": key})
-        if found is not None:
-            if found.request_digest != request.digest:
-                raise RequestMismatchError(key)
-            return Provisioned(found, created=False)
-    return Provisioned(_insert(session, binding, request, key, lease_token), created=True)
+    made = _insert(session, binding, request, key, lease_token)
+    if made is not None:
+        return Provisioned(made, created=True)
+    found = session.scalars(_OF_KEY, {"binding": binding.id, "key": key}).one()
+    if found.request_digest != request.digest:
+        raise RequestMismatchError(found.idempotency_key or "")
+    return Provisioned(found, created=False)
+
+
+@cache
+def _insertion(dialect: str) -> Insert:
+    """Return the statement that inserts an invocation, unless its key is taken, and that numbers it.
+
+    The caller holds the binding's row, so nobody else counts its attempts meanwhile.
+    """
+    if dialect == "postgresql":
+        insert: Insert = postgresql.insert(_INVOCATIONS).on_conflict_do_nothing()
+    else:
+        insert = sqlite.insert(_INVOCATIONS).on_conflict_do_nothing()
+    return insert.values(attempt_no=_NEXT_ATTEMPT).returning(_INVOCATIONS.c.attempt_no)
 
 
 def _insert(
-    session: WriteSession, binding: ToolBinding, request: CallRequest, key: str | None, lease_token: str
-) -> ToolInvocation:
-    last: int | None = session.scalar(_LAST_ATTEMPT, {"binding": binding.id})
-    invocation = ToolInvocation(
-        id=new_id(),
-        tool_binding_id=binding.id,
-        tool_definition_id=binding.tool_definition_id,
-        tool_implementation_id=binding.tool_implementation_id,
-        owner_id=binding.owner_id,
-        task_id=binding.task_id,
-        round_id=request.round_id,
-        attempt_no=(last or 0) + 1,
-        idempotency_key=key,
-        status=InvocationStatus.RUNNING,
-        price=request.price,
-        request_digest=request.digest,
-        lease_token=lease_token,
-        started_at=utc_now(),
-    )
-    session.add(invocation)
-    session.flush()
-    return invocation
+    session: WriteSession,
+    binding: ToolBinding | BindingRef,
+    request: CallRequest,
+    key: str | None,
+    lease_token: str,
+) -> ToolInvocation | None:
+    """Insert a running invocation; None when its key is taken. What comes back is not the session's."""
+    connection = session.connection()
+    values: dict[str, Any] = {
+        "id": new_id(),
+        "tool_binding_id": binding.id,
+        "tool_definition_id": binding.tool_definition_id,
+        "tool_implementation_id": binding.tool_implementation_id,
+        "owner_id": binding.owner_id,
+        "task_id": binding.task_id,
+        "round_id": request.round_id,
+        "idempotency_key": key,
+        "status": InvocationStatus.RUNNING,
+        "outcome": InvocationOutcome.KNOWN,
+        "price": request.price,
+        "is_error": False,
+        "request_digest": request.digest,
+        "lease_token": lease_token,
+        "started_at": utc_now(),
+    }
+    attempt_no = connection.scalar(_insertion(connection.dialect.name), {**values, "binding": binding.id})
+    return None if attempt_no is None else ToolInvocation(attempt_no=attempt_no, **values)
 
 
 def take_over(session: WriteSession, invocation_id: str, lease_token: str) -> bool:

@@ -53,13 +53,16 @@ _OF_INVOCATION = (
     .order_by(ToolSend.number)
     .execution_options(populate_existing=True)
 )
+_INSERT = _SENDS.insert()
+_OF_SEND = select(_SENDS.c.invocation_id).where(_SENDS.c.id == bindparam("send")).scalar_subquery()
+# Both statements below hold the invocation's row before they look at its send: on PostgreSQL a mere look at
+# the lease could pass while another transaction changes it.
 _OWNED = (
     select(_INVOCATIONS.c.id)
-    .join_from(_INVOCATIONS, _SENDS, _SENDS.c.invocation_id == _INVOCATIONS.c.id)
-    .where(_SENDS.c.id == bindparam("send"), _SENDS.c.lease_token == bindparam("token"))
-    .where(_INVOCATIONS.c.lease_token == bindparam("token"))
+    .where(_INVOCATIONS.c.id == _OF_SEND, _INVOCATIONS.c.lease_token == bindparam("token"))
     .where(_INVOCATIONS.c.status == InvocationStatus.RUNNING)
-    .with_for_update(of=_INVOCATIONS)
+    .with_for_update()
+    .scalar_subquery()
 )
 _DOUBTFUL = (
     select(ToolSend.invocation_id)
@@ -69,6 +72,7 @@ _DOUBTFUL = (
 _MARK = (
     _SENDS.update()
     .where(_SENDS.c.id == bindparam("send"), _SENDS.c.sent_at.is_(None))
+    .where(_SENDS.c.lease_token == bindparam("token"), _SENDS.c.invocation_id == _OWNED)
     .values(sent_at=bindparam("now"), session_digest=bindparam("digest"))
     .returning(_SENDS.c.id)
 )
@@ -91,7 +95,7 @@ def load_doubtful(session: Session, invocation_ids: Iterable[str]) -> frozenset[
 
 
 def open_send(session: WriteSession, invocation: ToolInvocation, number: int, worker: str) -> ToolSend:
-    """Record that a send is about to be tried; nothing has left yet."""
+    """Record that a send is about to be tried; nothing has left yet. What comes back is not the session's."""
     if invocation.lease_token is None:
         raise ValueError("A send needs the lease of its invocation.")
     send = ToolSend(
@@ -100,9 +104,17 @@ def open_send(session: WriteSession, invocation: ToolInvocation, number: int, wo
         number=number,
         worker=worker,
         lease_token=invocation.lease_token,
+        created_at=utc_now(),
     )
-    session.add(send)
-    session.flush()
+    row = {
+        "id": send.id,
+        "invocation_id": send.invocation_id,
+        "number": number,
+        "worker": worker,
+        "lease_token": send.lease_token,
+        "created_at": send.created_at,
+    }
+    session.connection().execute(_INSERT, row)
     return send
 
 
@@ -112,14 +124,8 @@ def mark_sent(session: WriteSession, send_id: str, lease_token: str, session_dig
     It may not when the invocation is terminal, when another worker has taken it over, or when this very send
     was marked before: one row is one send.
     """
-    # The lock is what makes the answer hold until the commit: on PostgreSQL a mere look at the lease could
-    # pass while another transaction changes it.
-    connection = session.connection()
-    owned = connection.scalar(_OWNED, {"send": send_id, "token": lease_token})
-    if owned is None:
-        return False
-    marked = {"send": send_id, "now": utc_now(), "digest": session_digest}
-    return connection.scalar(_MARK, marked) is not None
+    marked = {"send": send_id, "token": lease_token, "now": utc_now(), "digest": session_digest}
+    return session.connection().scalar(_MARK, marked) is not None
 
 
 def save_cursor(session: WriteSession, send_id: str, cursor: Mapping[str, JSON]) -> None:
