@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.quota import meter_refused
 from governance.admission import Refused, call_error, judge_arguments, judge_name
 from governance.canonical import JSON, canonical_bytes, digest, digest_of
 from governance.codes import TERMINAL_ROUND_STATES, Classification, ErrorCode, RoundState
@@ -259,6 +260,7 @@ def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRo
     row.started_at = utc_now()
     session.flush()
     append_audit(session, *(_audit(row, verdict) for verdict in verdicts))
+    meter_refused(session, key, [verdict.call for verdict in turned])
     started = {"tool_count": len(visible), "admitted": len(bound), "refused": len(turned)}
     append_events(
         session,

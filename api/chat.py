@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from activities.chat_http.errors import ChatError, NotReached, Refused
 from activities.chat_http.wire import dump_json
@@ -19,6 +19,7 @@ from governance.chat_failures import (
 )
 from governance.codes import ErrorCode
 from governance.injection import Injection, NoTools, plan_injection
+from models.base import new_id
 from models.catalog import load_world
 from models.database import ReadSession
 from models.key import ApiKey
@@ -45,6 +46,10 @@ class PreparedChat:
     wants_stream: bool
     wants_usage: bool
     """Whether the caller asked for the usage of a stream; else its chunk is kept from the caller."""
+    has_quota: bool = False
+    """Whether the key has an account that the request is to be taken from."""
+    lease_id: str = field(default_factory=new_id)
+    """Under which it counts as running, where the key's calls at once are limited."""
 
     @property
     def asks_for_usage(self) -> bool:
@@ -87,6 +92,7 @@ def prepare_chat(session: ReadSession, key: ApiKey, caller: DataCaller, body: Ch
         body=_request_bytes(_fields(body, model, streams=wants_stream), own, texts),
         wants_stream=wants_stream,
         wants_usage=bool((body.stream_options or {}).get("include_usage")),
+        has_quota=bool(key.has_quota),
     )
 
 

@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from activities.chat_http.types import Usage
 from api.chat import PreparedChat
 from api.deps import APIDeps
+from api.errors import APIProblem, Audited
 from governance.canonical import JSON
+from governance.codes import ErrorCode
+from governance.quotas import Exceeded
 from models.audit import AuditFact, AuditKind, append_audit
 from models.database import DatabaseError, WriteSession
+from models.quota import close_lease, spend_chat, spend_cost
+from models.usage import UsageKind, UsageStatus, Used, append_usage
 
 CANCELED = "canceled"
 """The code of a request whose caller went away."""
+
+LEASE_SLACK_S = 30.0
+"""How much longer than its answer may take a request counts as running, if its process dies."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +39,13 @@ async def open_chat(deps: APIDeps, chat: PreparedChat) -> None:
     """Write down that a request is about to be sent.
 
     Raises:
+        APIProblem: quota_exceeded; nothing may be sent.
         DatabaseError: it could not be written, so nothing may be sent.
     """
-    await deps.database.write(_open, chat)
+    exceeded = await deps.database.write(_open, chat)
+    if exceeded is not None:
+        audited = Audited(data={"model": chat.model.name, "limit": exceeded.limit.value})
+        raise APIProblem(ErrorCode.QUOTA_EXCEEDED, exceeded.details, headers=chat.headers, audited=audited)
 
 
 async def meter_chat(deps: APIDeps, chat: PreparedChat, outcome: ChatOutcome) -> None:
@@ -55,8 +67,16 @@ def cost_of(chat: PreparedChat, usage: Usage | None) -> int | None:
     return chat.model.prices.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
 
-def _open(session: WriteSession, chat: PreparedChat) -> None:
+def _open(session: WriteSession, chat: PreparedChat) -> Exceeded | None:
+    if chat.has_quota:
+        # An answer that takes longer than it may is broken off, so the lease outlives every request.
+        lease_s = chat.model.provider.answer_timeout_s + LEASE_SLACK_S
+        exceeded = spend_chat(session, chat.key_id, chat.lease_id, lease_s)
+        if exceeded is not None:
+            append_usage(session, _used(chat, UsageStatus.DENIED, ErrorCode.QUOTA_EXCEEDED.value))
+            return exceeded
     _append(session, chat, AuditKind.CHAT_SENT, None, {"tools": len(chat.injection.names)})
+    return None
 
 
 def _settle(session: WriteSession, chat: PreparedChat, outcome: ChatOutcome) -> None:
@@ -71,6 +91,31 @@ def _settle(session: WriteSession, chat: PreparedChat, outcome: ChatOutcome) -> 
             "cost_billionths": cost_of(chat, usage),
         }
     _append(session, chat, AuditKind.CHAT_SETTLED, outcome.code, facts)
+    append_usage(session, _used(chat, _status(outcome), outcome.code, usage))
+    if chat.has_quota:
+        spend_cost(session, chat.key_id, cost_of(chat, usage) or 0)
+        close_lease(session, chat.key_id, chat.lease_id)
+
+
+def _status(outcome: ChatOutcome) -> UsageStatus:
+    if outcome.code is None:
+        return UsageStatus.SUCCEEDED
+    return UsageStatus.CANCELED if outcome.code == CANCELED else UsageStatus.FAILED
+
+
+def _used(chat: PreparedChat, status: UsageStatus, code: str | None, usage: Usage | None = None) -> Used:
+    return Used(
+        key_id=chat.key_id,
+        kind=UsageKind.CHAT,
+        status=status,
+        model=chat.model.name,
+        request_id=chat.request_id[:64],
+        code=code,
+        prompt_tokens=usage.prompt_tokens if usage else 0,
+        cached_tokens=usage.cached_tokens if usage else 0,
+        completion_tokens=usage.completion_tokens if usage else 0,
+        cost=cost_of(chat, usage) or 0,
+    )
 
 
 def _append(

@@ -78,7 +78,7 @@ RETRYABLE = frozenset(
 """Codes of refusals after which the same request may succeed; a call's own failure says so itself."""
 
 RETRY_AFTER_S = 1
-"""What `Retry-After` says on a 202 and on every 503 that may be tried again."""
+"""What `Retry-After` says on a 202 and where a refusal that may be tried again does not say when."""
 
 
 def _no_values() -> dict[str, JSON]:
@@ -93,6 +93,8 @@ class Audited:
     round_id: str | None = None
     tool_name: str | None = None
     data: Mapping[str, JSON] = field(default_factory=_no_values)
+    denies_call: bool = False
+    """A call was refused before it belonged to a round: it is metered together with its audit row."""
 
 
 NOTHING_AUDITED = Audited()
@@ -166,5 +168,5 @@ def error_headers(problem: APIProblem) -> dict[str, str]:
     if problem.status == 401:
         headers.setdefault("www-authenticate", "Bearer")
     if problem.status in (429, 503) and problem.retryable:
-        headers.setdefault("retry-after", str(RETRY_AFTER_S))
+        headers.setdefault("retry-after", str(problem.details.get("retry_after", RETRY_AFTER_S)))
     return headers

@@ -13,6 +13,7 @@ from api.console.masking import without_secrets
 from api.deps import APIDeps, deps_of
 from api.errors import APIProblem, error_body, error_headers, malformed, not_found
 from api.identity import DATA_PLANE_PATH, DataCaller, language_of
+from api.metering import meter_denied_call
 from api.program_identity import PlaneCaller, Principal
 from api.schemas.values import UNKNOWN_ID
 from governance.codes import ErrorCode
@@ -160,11 +161,13 @@ async def _audit(request: Request, problem: APIProblem) -> None:
     )
     deps: APIDeps = deps_of(request)
     try:
-        await deps.database.write(_append, fact)
+        await deps.database.write(_append, fact, meter=problem.audited.denies_call)
     except DatabaseError:
         # The refusal stands whether or not it could be written down; the log keeps it.
         logger.exception("a refused request could not be audited")
 
 
-def _append(session: WriteSession, fact: AuditFact) -> None:
+def _append(session: WriteSession, fact: AuditFact, *, meter: bool) -> None:
     append_audit(session, fact)
+    if meter:
+        meter_denied_call(session, fact)

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.quotas import (
     LIMIT_FIELDS,
+    ONE_CHAT,
     Demand,
     Exceeded,
     Limits,
@@ -157,22 +158,40 @@ def spend(
     A demand that is refused is taken as far as its requests go. `own_id` is the invocation that asks, which
     is not to count as running beside itself; any new id for what is no invocation.
     """
-    now = now or utc_now()
+    return _spend(session, key_id, demand, own_id, now or utc_now())[1]
+
+
+def spend_chat(session: WriteSession, key_id: str, lease_id: str, lease_s: float) -> Exceeded | None:
+    """Take a chat request from a key's account, or say which limit forbids it.
+
+    Where calls at once are limited it then counts as running, until it is closed or the time is over.
+    """
+    now = utc_now()
+    limits, exceeded = _spend(session, key_id, ONE_CHAT, lease_id, now)
+    if exceeded is None and limits.concurrent_calls is not None:
+        lease = {"id": lease_id, "key_id": key_id, "expires_at": now + timedelta(seconds=lease_s)}
+        session.connection().execute(_LEASES.insert(), lease)
+    return exceeded
+
+
+def _spend(
+    session: WriteSession, key_id: str, demand: Demand, own_id: str, now: datetime
+) -> tuple[Limits, Exceeded | None]:
     connection = session.connection()
     row = _taken(connection, key_id)
     if row is None:
-        return None
+        return Limits(), None
     limits, before = _limits_of(row), spent_at(_spent_of(row), now)
     exceeded = judge(limits, before, demand, now)
     allowed, refused = charged(before, demand), denied(before, demand)
     if exceeded is not None or limits.concurrent_calls is None:
         written = refused if exceeded is not None else allowed
         connection.execute(_WRITE, {"key": key_id, **_values("new", written)})
-        return exceeded
+        return limits, exceeded
     # A statement of its own, after the row is held: on PostgreSQL the one that waited for the row does not
     # see what was committed meanwhile.
     values = {"key": key_id, "own": own_id, "now": now, **_values("new", allowed), **_refused(refused)}
-    return judge_concurrency(limits, connection.execute(_WRITE_IF_FREE, values).scalar_one())
+    return limits, judge_concurrency(limits, connection.execute(_WRITE_IF_FREE, values).scalar_one())
 
 
 def spend_refused(session: WriteSession, key_id: str, requests: int, now: datetime | None = None) -> None:
@@ -257,15 +276,6 @@ def count_running(session: Session, key_id: str, now: datetime | None = None) ->
     """Return how many calls and chat requests of a key run now."""
     values = {"key": key_id, "own": new_id(), "now": now or utc_now()}
     return int(session.connection().execute(_NOW, values).scalar_one())
-
-
-def open_lease(session: WriteSession, key_id: str, lease_s: float) -> str:
-    """Count a chat request as running until it is closed or the time is over; return the lease's id."""
-    lease = ChatLease(id=new_id(), key_id=key_id, expires_at=utc_now() + timedelta(seconds=lease_s))
-    session.connection().execute(
-        _LEASES.insert(), {"id": lease.id, "key_id": key_id, "expires_at": lease.expires_at}
-    )
-    return lease.id
 
 
 def close_lease(session: WriteSession, key_id: str, lease_id: str) -> None:

@@ -10,6 +10,7 @@ from api.deps import APIDeps
 from api.documented import BODY, DATA_PLANE, json_body, refusals
 from api.errors import APIProblem, Audited, problem_of_call
 from api.identity import Caller, DataCaller
+from api.metering import refuse_when_spent
 from api.results import CallResult, RoundAnswer
 from api.rounds import Accepted, AskedRound, find_repeat, join_round, run_round
 from api.routes.rounds import ROUND_ID_HEADER, accepted_response, asked_call, asked_round
@@ -61,6 +62,7 @@ class AdmittedCall:
             ErrorCode.APPROVAL_DENIED,
             ErrorCode.CREDENTIAL_REQUIRED,
             ErrorCode.QUOTA_EXCEEDED,
+            ErrorCode.BUSY,
             ErrorCode.IDEMPOTENCY_CONFLICT,
             ErrorCode.CANCELED,
             ErrorCode.TOOL_ERROR,
@@ -101,7 +103,8 @@ def admit_call(session: ReadSession, key: ApiKey, caller: DataCaller, asked: Ask
     """Answer a repeat from what is stored, else judge the call; a refusal starts nothing.
 
     Raises:
-        APIProblem: the key, the name or the arguments do not allow the call, or its key was used otherwise.
+        APIProblem: the key, its quota, the name or the arguments do not allow the call, or its idempotency
+            key was used otherwise.
     """
     deps = caller.deps
     longest = deps.settings.round_wait_max_s
@@ -109,6 +112,7 @@ def admit_call(session: ReadSession, key: ApiKey, caller: DataCaller, asked: Ask
     if repeat is not None:
         return AdmittedCall(key.id, longest, repeat)
     call = asked.calls[0]
+    refuse_when_spent(session, key, call.name)
     world = load_world(session, key, caller.request_filter)
     found = judge_name(world.context, world.governed, call.name)
     if isinstance(found, Refused):
@@ -125,7 +129,8 @@ def _known_tool(session: ReadSession, deps: APIDeps, digest: str) -> KnownTool:
 
 
 def _refusal(refused: Refused, tool_name: str) -> APIProblem:
-    audited = Audited(tool_name=tool_name, data={"level": refused.level, "reason": refused.reason})
+    data = {"level": refused.level, "reason": refused.reason}
+    audited = Audited(tool_name=tool_name, data=data, denies_call=True)
     return problem_of_call(refused.error, audited, {})
 
 
