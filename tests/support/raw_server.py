@@ -101,7 +101,8 @@ class RawServer:
         async with asyncio.timeout(WAIT_S), self._changed:
             await self._changed.wait_for(lambda: predicate(self))
 
-    async def _note(self) -> None:
+    async def note(self) -> None:
+        """Let `wait_until` look again."""
         async with self._changed:
             self._changed.notify_all()
 
@@ -112,7 +113,7 @@ class RawServer:
         try:
             while (request := await _read_request(reader, number)) is not None:
                 self.requests.append(request)
-                await self._note()
+                await self.note()
                 await self.script(request, peer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
@@ -121,7 +122,7 @@ class RawServer:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-            await self._note()
+            await self.note()
 
 
 async def _read_request(reader: asyncio.StreamReader, connection: int) -> RawRequest | None:
