@@ -11,7 +11,7 @@ DEV := .venv/.dev-installed
 # Each test process has a Temporal server of its own, so more processes than cores only slow each other down.
 PYTEST := $(PY) -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
-SLOW_SUITES := acceptance conformance crash interop
+SLOW_SUITES := acceptance browser conformance crash interop
 FAST_TESTS := $(foreach suite,$(SLOW_SUITES),--ignore=tests/$(suite))
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
@@ -64,6 +64,10 @@ bench: $(DEV) ## Measure the added latency and the throughput
 .PHONY: acceptance
 acceptance: $(DEV) ## Use the finished product from outside, as a person would
 	$(PYTEST) tests/acceptance
+
+.PHONY: browser
+browser: $(DEV) ## Look at the console and the Temporal UI in a real browser
+	$(PYTEST) tests/browser
 
 .PHONY: crash
 crash: $(DEV) ## Kill processes in the middle of rounds and check that no tool ran twice

@@ -124,7 +124,10 @@ byId("login").addEventListener("submit", (event) => {
   event.preventDefault();
   const token = byId("token").value;
   byId("token").value = "";
-  ask("POST", "/api/v1/console/session", { admin_token: token }).then(start).catch(loggedOut);
+  ask("POST", "/api/v1/console/session", { admin_token: token }).then(start).catch((problem) => {
+    const message = "This admin token is not the one of this installation.";
+    loggedOut(problem.status === 401 ? Object.assign(problem, { message }) : problem);
+  });
 });
 byId("leave").addEventListener("click", () => {
   ask("DELETE", "/api/v1/console/session").then(() => loggedOut(null)).catch(failed);
