@@ -37,8 +37,14 @@ SETTINGS = (
     "tool_timeout_s",
     "idempotency",
     "refusal_statuses",
+    "max_concurrency",
+    "queue_timeout_s",
+    "tool_prices",
 )
 """What an operator sets; the entity tag is made from these."""
+
+CLEARABLE = frozenset({"max_concurrency", "tool_prices"})
+"""Settings that null takes away."""
 
 DIALLING = frozenset({"url", "network", "protocol_version", "transport", "elicitation"})
 """Settings after whose change the server is contacted again."""
@@ -181,9 +187,9 @@ def list_tools(session: ReadSession, name: str) -> dict[str, JSON]:
 
 
 def _values(body: ConnectionFields) -> dict[str, JSON]:
-    """Return the settings that a body sets; null and absent leave a field alone, but for the tool list."""
+    """Return the settings that a body sets; absent and null leave a field alone, unless null means none."""
     given = body.model_dump(exclude_unset=True, exclude={"name"})
-    values = {field: value for field, value in given.items() if value is not None}
+    values = {field: value for field, value in given.items() if value is not None or field in CLEARABLE}
     if "tools_to_execute" in given:
         raw = given["tools_to_execute"]
         values["tools_to_execute"] = None if raw is None else list(checked_tool_list(raw, "tools_to_execute"))

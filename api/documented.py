@@ -27,6 +27,7 @@ from api.schemas.programs import (
     RegisterVersionBody,
 )
 from api.schemas.providers import CreateProviderBody, ProviderSettings
+from api.schemas.quotas import PutQuotaBody
 from api.schemas.unknown_outcomes import ResolveBody
 from governance.codes import ErrorCode
 
@@ -67,6 +68,7 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     EditKeyBody,
     RotateSecretBody,
     PutToolConfigBody,
+    PutQuotaBody,
     CreateConnectionBody,
     ConnectionSettings,
     PutOverlaysBody,

@@ -49,6 +49,20 @@ ToolTimeout = Annotated[float, Field(gt=0, le=24 * 3600, allow_inf_nan=False)]
 """How long a tool of the connection may take, in seconds."""
 
 
+QueueTimeout = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+"""How long a call may wait for its turn, in seconds."""
+
+PricedTool = Annotated[Text, StringConstraints(min_length=1, max_length=512)]
+"""The upstream name of a tool, or `*`."""
+
+Price = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9]{1,6}(\.[0-9]{1,9})?$"),
+    Field(description="For one call, in the currency of the installation, as decimal text."),
+]
+"""An exact amount of money."""
+
+
 class ConnectionFields(BaseModel):
     """What may be set of a connection, beside its address."""
 
@@ -77,6 +91,15 @@ class ConnectionFields(BaseModel):
     tool_timeout_s: ToolTimeout | None = None
     idempotency: IdempotencyClass | None = None
     refusal_statuses: Annotated[list[RefusalStatus], Field(max_length=50)] | None = None
+    max_concurrency: Annotated[
+        int | None,
+        Field(ge=1, le=100_000, description="Calls at once, of all workers together; null for any."),
+    ] = None
+    queue_timeout_s: QueueTimeout | None = None
+    tool_prices: Annotated[
+        dict[PricedTool, Price] | None,
+        Field(max_length=10_000, description="By upstream name, `*` for all others; null for no prices."),
+    ] = None
     enabled: bool | None = None
 
 
@@ -140,6 +163,9 @@ class ConnectionBody(BaseModel):
     tool_timeout_s: float
     idempotency: IdempotencyClass
     refusal_statuses: list[int]
+    max_concurrency: int | None
+    queue_timeout_s: float
+    tool_prices: dict[str, str] | None
     health: ConnectionHealth
     last_failure: FailureBody | None
     dropped_tools: list[DroppedToolBody]
