@@ -5,33 +5,23 @@ Nothing here reads the state of a workflow: the database is the source of every 
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.common import (
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
+from temporalio.common import TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from governance.codes import RoundState
-from governance.names import EXPOSED_NAME
 from governance.resolutions import OnUnknown
 from settings import Settings
+from workflows.engine import RoundLabel
 from workflows.messages import (
     CONNECTION_SYNC,
-    KEY_ATTRIBUTE,
     PROVIDER_ROUND,
-    STATE_ATTRIBUTE,
-    TOOLS_ATTRIBUTE,
-    UNKNOWN_ATTRIBUTE,
     ConnectionSyncInput,
     ConnectionSyncResult,
     RoundInput,
@@ -47,9 +37,6 @@ PROMPT_S = 0.3
 
 CONTACT_S = 1.0
 """How long the engine may take to say that it is there."""
-
-SHOWN_TOOLS = 10
-"""Tool names in the summary and search attributes of a round; their sizes are limited by the engine."""
 
 AMBIGUOUS = frozenset(
     {
@@ -121,10 +108,10 @@ class RoundStart:
         """The id of the round's workflow."""
         return self.stored_workflow_id or workflow_id_of(self.key_id, self.round_key)
 
-    def safe_tool_names(self) -> list[str]:
-        """Return the names that are fit for an operator's list, each once; a model may ask for anything."""
-        fit = dict.fromkeys(name for name in self.tool_names if EXPOSED_NAME.fullmatch(name))
-        return list(fit)[:SHOWN_TOOLS]
+    @property
+    def label(self) -> RoundLabel:
+        """What operators see of the round."""
+        return RoundLabel(self.round_id, self.key_id, self.tool_names)
 
 
 def workflow_id_of(key_id: str, round_key: str) -> str:
@@ -145,7 +132,7 @@ class Engine:
         """Start the workflow of a stored round; one that runs or has ended already counts as started."""
         if self.client is None:
             return Start.REFUSED
-        names = start.safe_tool_names()
+        label = start.label
         starting = self.client.start_workflow(
             PROVIDER_ROUND,
             RoundInput(
@@ -166,9 +153,9 @@ class Engine:
             request_eager_start=self.eager_start,
             task_timeout=timedelta(seconds=self.settings.task_timeout_s),
             rpc_timeout=RPC_TIMEOUT,
-            static_summary=_summary(len(start.tool_names), names),
-            static_details=_details(start, names),
-            search_attributes=self._attributes(start.key_id, names),
+            static_summary=label.summary,
+            static_details=label.details,
+            search_attributes=label.attributes if self.search_attributes else TypedSearchAttributes.empty,
         )
         return await self._started(starting)
 
@@ -260,18 +247,6 @@ class Engine:
             return _Contact.REFUSES
         return _Contact.ANSWERS if healthy else _Contact.SILENT
 
-    def _attributes(self, key_id: str, names: list[str]) -> TypedSearchAttributes:
-        if not self.search_attributes:
-            return TypedSearchAttributes.empty
-        return TypedSearchAttributes(
-            [
-                SearchAttributePair(KEY_ATTRIBUTE, key_id),
-                SearchAttributePair(STATE_ATTRIBUTE, RoundState.REQUESTED.value),
-                SearchAttributePair(TOOLS_ATTRIBUTE, names),
-                SearchAttributePair(UNKNOWN_ATTRIBUTE, value=False),
-            ]
-        )
-
 
 async def _outcome(starting: Coroutine[Any, Any, object]) -> Start:
     try:
@@ -303,13 +278,3 @@ async def _await_result(
         return (Wait.UNKNOWN_WORKFLOW if missing else Wait.UNREACHABLE), None
     except RuntimeError:
         return Wait.UNREACHABLE, None
-
-
-def _summary(count: int, names: Iterable[str]) -> str:
-    calls = "1 call" if count == 1 else f"{count} calls"
-    return " · ".join([calls, *names])[:200]
-
-
-def _details(start: RoundStart, names: Iterable[str]) -> str:
-    lines = [f"Round {start.round_id}", f"Key {start.key_id}", f"Calls {len(start.tool_names)}"]
-    return "\n".join([*lines, *(f"- {name}" for name in names)])

@@ -1,7 +1,7 @@
 """The engine's side of starting, waking and repairing, for entry points; workflow code never imports this."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,7 +20,12 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -31,14 +36,20 @@ from activities.reconciling import (
     Standing,
     UnfinishedRound,
 )
+from governance.codes import RoundState
+from governance.names import EXPOSED_NAME
 from workflows.messages import (
     CALL_RETRY,
     CANCEL_CALL_SIGNAL,
     CONNECTION_SYNC,
+    KEY_ATTRIBUTE,
     PROVIDER_ROUND,
     RECONCILE,
     RESOLVE_UPDATE,
     SESSION_SWEEP,
+    STATE_ATTRIBUTE,
+    TOOLS_ATTRIBUTE,
+    UNKNOWN_ATTRIBUTE,
     CallRetryInput,
     ConnectionSyncInput,
     RoundInput,
@@ -46,6 +57,12 @@ from workflows.messages import (
 
 RPC_TIMEOUT = timedelta(seconds=2)
 """How long the engine may take to answer one request."""
+
+SHOWN_TOOLS = 10
+"""Tool names in the summary and search attributes of a round; their sizes are limited by the engine."""
+
+SUMMARY_MAX = 200
+"""Characters of a summary: the engine takes 400 bytes."""
 
 RECONCILE_EVERY = timedelta(seconds=30)
 """How long something may stay broken after a crash, about."""
@@ -61,6 +78,47 @@ _STANDINGS = {
 def retry_workflow_id(retry_key: str) -> str:
     """Name the workflow of an operator's retry: one for each, whoever starts it."""
     return f"retry:{retry_key}"
+
+
+@dataclass(frozen=True)
+class RoundLabel:
+    """What operators see of a round in the Temporal UI, whoever started it; names only, never arguments."""
+
+    round_id: str
+    key_id: str
+    tool_names: Sequence[str]
+    """The tools asked for, one name for each call, as the model gave them."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names that are fit for an operator's list, each once; a model may ask for anything."""
+        fit = dict.fromkeys(name for name in self.tool_names if EXPOSED_NAME.fullmatch(name))
+        return list(fit)[:SHOWN_TOOLS]
+
+    @property
+    def summary(self) -> str:
+        """One line: how many calls, of which tools."""
+        count = len(self.tool_names)
+        calls = "1 call" if count == 1 else f"{count} calls"
+        return " · ".join([calls, *self.names])[:SUMMARY_MAX]
+
+    @property
+    def details(self) -> str:
+        """The round's ids and tools, one a line."""
+        lines = [f"Round {self.round_id}", f"Key {self.key_id}", f"Calls {len(self.tool_names)}"]
+        return "\n".join([*lines, *(f"- {name}" for name in self.names)])
+
+    @property
+    def attributes(self) -> TypedSearchAttributes:
+        """What rounds are filtered by."""
+        return TypedSearchAttributes(
+            [
+                SearchAttributePair(KEY_ATTRIBUTE, self.key_id),
+                SearchAttributePair(STATE_ATTRIBUTE, RoundState.REQUESTED.value),
+                SearchAttributePair(TOOLS_ATTRIBUTE, self.names),
+                SearchAttributePair(UNKNOWN_ATTRIBUTE, value=False),
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -84,8 +142,17 @@ class TemporalEngine:
         return _STANDINGS.get(description.status, Standing.BROKEN)
 
     async def start_round(self, round_: UnfinishedRound) -> bool:
-        """Start the workflow of a requested round, without search attributes, which it may lack."""
+        """Start the workflow of a requested round, for operators just as the API would have.
+
+        A cluster that does not know our search attributes refuses them, and gets the round without.
+        """
+        return await self._start_round(round_, labelled=True) or await self._start_round(
+            round_, labelled=False
+        )
+
+    async def _start_round(self, round_: UnfinishedRound, *, labelled: bool) -> bool:
         headers = round_.request_filter
+        label = RoundLabel(round_.id, round_.key_id, round_.tool_names)
         request = RoundInput(
             key_id=round_.key_id,
             round_key=round_.round_key,
@@ -93,11 +160,25 @@ class TemporalEngine:
             body_digest=round_.body_digest,
             include_clients=headers.get("include_clients"),
             include_tools=headers.get("include_tools"),
-            search_attributes=False,
+            search_attributes=labelled,
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             on_unknown=round_.on_unknown.value,
         )
-        return await self._start(PROVIDER_ROUND, request, round_.workflow_id, "started by the reconciler")
+        return await _carried_out(
+            self.client.start_workflow(
+                PROVIDER_ROUND,
+                request,
+                id=round_.workflow_id,
+                task_queue=self.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                task_timeout=timedelta(seconds=self.task_timeout_s),
+                rpc_timeout=RPC_TIMEOUT,
+                static_summary=label.summary,
+                static_details=label.details,
+                search_attributes=label.attributes if labelled else TypedSearchAttributes.empty,
+            )
+        )
 
     async def wake_round(self, workflow_id: str, invocation_id: str) -> bool:
         """Tell a round that waits that an outcome was resolved."""

@@ -17,6 +17,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities.client_pool import ClientPool
 from activities.connection_sync import ConnectionSyncer
 from activities.ledger import OpenCall
+from activities.reconciling import Reconciler, ReconcileRequest
 from governance.canonical import JSON
 from governance.resolutions import OnUnknown, ResolutionKind
 from models.database import Database
@@ -24,11 +25,12 @@ from models.migration import migrate
 from tests.support.rounds import RoundBench, round_worker
 from tests.support.scripted_runner import ScriptedRunner, echo
 from tests.support.temporal_server import connect, running_temporal
-from tests.support.world import Call, ConnectionPlan, World, build_world
+from tests.support.world import Call, ConnectionPlan, World, add_round, build_world
 from tests.workflows.unknowns import SendsRunner, answered, open_questions, resolve_only, unknown
 from workflows.connection_sync import ConnectionSync
 from workflows.engine import TemporalEngine, retry_workflow_id
 from workflows.messages import RESOLVE_UPDATE, ConnectionSyncInput
+from workflows.reconcile import Reconcile
 
 FOLDER = Path(__file__).parents[1] / "workflows" / "histories"
 
@@ -99,6 +101,27 @@ async def call_retry(client: Client, database: Database, world: World) -> Workfl
     return handle
 
 
+async def reconcile(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
+    """A repair: a round that was only requested is started."""
+    await database.write(add_round, world.key_id, [Call("files-read")], "round:reconciled")
+    engine = TemporalEngine(client, "nobody-polls", 5.0, 2.0)
+    worker = Worker(
+        client,
+        task_queue="reconcile",
+        workflows=[Reconcile],
+        activities=[Reconciler(database, engine).reconcile],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    async with worker:
+        handle = await client.start_workflow(
+            Reconcile.run, ReconcileRequest(0), id="reconcile", task_queue="reconcile"
+        )
+        report = await handle.result()
+    if report.started != 1:
+        raise AssertionError(f"One round was to be started: {report}")
+    return handle
+
+
 async def connection_sync(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """A server that cannot be reached."""
     async with ClientPool(1024) as clients:
@@ -126,6 +149,7 @@ RECORDERS: dict[str, Recorder] = {
     "waiting_round": waiting_round,
     "call_retry": call_retry,
     "connection_sync": connection_sync,
+    "reconcile": reconcile,
 }
 
 

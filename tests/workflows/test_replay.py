@@ -68,4 +68,5 @@ def test_there_is_a_history_of_each_kind_of_round() -> None:
         "waiting_round",
         "call_retry",
         "connection_sync",
+        "reconcile",
     }
