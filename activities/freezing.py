@@ -15,13 +15,15 @@ from temporalio.exceptions import ApplicationError
 
 from activities.quota import meter_refused
 from governance.admission import Refused, call_error, judge_arguments, judge_name
+from governance.argument_rules import NO_RULES, CompiledRules
 from governance.canonical import JSON, canonical_bytes, digest, digest_of
 from governance.codes import TERMINAL_ROUND_STATES, Classification, ErrorCode, RoundState
-from governance.decision import Denied, Level, decide
+from governance.decision import Denied, Level, decide, revisions_of
 from governance.filters import InvalidFilter, RequestFilter, parse_request_filter
 from governance.resolutions import OnUnknown
 from governance.snapshots import ToolSnapshot
 from governance.tool_cache import KnownTool, ToolCache
+from models.argument_rule import key_rules
 from models.audit import AuditFact, AuditKind, append_audit
 from models.base import new_id, utc_now
 from models.binding import BindingOwner, ToolBinding, insert_bindings, load_bindings_by_id
@@ -250,7 +252,8 @@ def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRo
         visible = world.visible()
         row.frozen_set_digest = task.frozen_set_digest
     calls = load_round_calls(session, row.id)
-    verdicts = _judge_all(session, world, calls, tools)
+    row.argument_rules = key.argument_rules
+    verdicts = _judge_all(session, world, calls, _Snapshots(session, tools, key))
     bound = [verdict for verdict in verdicts if isinstance(verdict, _Bound)]
     turned = [verdict for verdict in verdicts if isinstance(verdict, _Turned)]
     _bind(session, row, bound, {name: binding.id for name, binding in bindings.items()})
@@ -259,7 +262,7 @@ def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRo
     row.state = RoundState.RUNNING
     row.started_at = utc_now()
     session.flush()
-    append_audit(session, *(_audit(row, verdict) for verdict in verdicts))
+    append_audit(session, *(_audit(row, world, verdict) for verdict in verdicts))
     meter_refused(session, key, [verdict.call for verdict in turned])
     started = {"tool_count": len(visible), "admitted": len(bound), "refused": len(turned)}
     append_events(
@@ -312,9 +315,8 @@ def _place_of(session: Session, row: Round) -> CallerPlace:
 
 
 def _judge_all(
-    session: WriteSession, world: World, calls: Sequence[RoundCall], tools: ToolCache
+    session: WriteSession, world: World, calls: Sequence[RoundCall], loader: "_Snapshots"
 ) -> list[_Bound | _Turned]:
-    loader = _Snapshots(session, tools)
     seen: set[str] = set()
     verdicts: list[_Bound | _Turned] = []
     for call in calls:
@@ -330,12 +332,18 @@ def _judge_all(
 class _Snapshots:
     """Loads snapshots through the cache, within one transaction."""
 
-    def __init__(self, session: Session, tools: ToolCache) -> None:
+    def __init__(self, session: Session, tools: ToolCache, key: ApiKey | None = None) -> None:
         self._session = session
         self._tools = tools
+        self._key = key
 
     def known(self, digest_: str) -> KnownTool:
         return self._tools.get(digest_, lambda: load_snapshots(self._session, {digest_})[digest_])
+
+    def rules_of_key(self, tool: CatalogTool) -> CompiledRules:
+        if self._key is None:
+            return NO_RULES
+        return self._tools.rules(key_rules(self._key, tool.exposed_name, tool.connection_name))
 
 
 def _judge(session: WriteSession, world: World, call: RoundCall, snapshots: _Snapshots) -> _Bound | _Turned:
@@ -347,7 +355,9 @@ def _judge(session: WriteSession, world: World, call: RoundCall, snapshots: _Sna
     tool = world.catalog[found.exposed_name]
     stored = load_payload(session, call.arguments_digest) if call.arguments_digest else None
     raw = json.loads(stored)["arguments"] if stored else None
-    verdict = judge_arguments(call.tool_name, raw, lambda: snapshots.known(tool.snapshot_digest).schema)
+    known = snapshots.known(tool.snapshot_digest)
+    rules = (known.rules, snapshots.rules_of_key(tool))
+    verdict = judge_arguments(call.tool_name, raw, lambda: known.schema, rules)
     if isinstance(verdict, Refused):
         return _Turned(call, verdict)
     return _Bound(call, tool, canonical_bytes(verdict.arguments))
@@ -384,8 +394,10 @@ def _version_of(session: Session, row: Round) -> str | None:
     return None if conversation is None else conversation.program_version_id
 
 
-def _audit(row: Round, verdict: _Bound | _Turned) -> AuditFact:
+def _audit(row: Round, world: World, verdict: _Bound | _Turned) -> AuditFact:
     call = verdict.call
+    tool = world.governed.get(call.tool_name)
+    revisions = revisions_of(world.context, None if tool is None else tool.connection)
     if isinstance(verdict, _Bound):
         return AuditFact(
             AuditKind.CALL_ADMITTED,
@@ -394,7 +406,7 @@ def _audit(row: Round, verdict: _Bound | _Turned) -> AuditFact:
             round_id=row.id,
             tool_name=call.tool_name,
             arguments_digest=digest(verdict.arguments),
-            data={"position": call.position, "snapshot": verdict.tool.snapshot_digest},
+            data={"position": call.position, "snapshot": verdict.tool.snapshot_digest, **revisions},
         )
     return AuditFact(
         AuditKind.CALL_REFUSED,
@@ -408,6 +420,8 @@ def _audit(row: Round, verdict: _Bound | _Turned) -> AuditFact:
             "position": call.position,
             "level": verdict.refused.level,
             "reason": verdict.refused.reason,
+            **verdict.refused.audited,
+            **revisions,
         },
     )
 

@@ -15,6 +15,7 @@ from api.documented import install_openapi
 from api.middleware import RequestContext
 from api.refusals import install_refusals
 from api.routes import (
+    argument_rules,
     audit,
     call_cancels,
     chat,
@@ -57,6 +58,7 @@ ROUTERS = (
     preview,
     connections.router,
     policies.router,
+    argument_rules.router,
     programs.router,
     runtimes.router,
     tool_governance.router,

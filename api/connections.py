@@ -40,6 +40,7 @@ SETTINGS = (
     "max_concurrency",
     "queue_timeout_s",
     "tool_prices",
+    "audit_arguments",
 )
 """What an operator sets; the entity tag is made from these."""
 

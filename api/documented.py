@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.errors import STATUSES
+from api.schemas.argument_rules import PutArgumentRulesBody
 from api.schemas.audit import PruneAuditBody, VerifyAuditBody
 from api.schemas.calls import StartRoundBody, ToolCallBody
 from api.schemas.chat import ChatBody
@@ -88,6 +89,7 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     ResolveBody,
     VerifyAuditBody,
     PruneAuditBody,
+    PutArgumentRulesBody,
 )
 """Every body that a route reads by itself."""
 

@@ -1,9 +1,10 @@
 """Admit or refuse one call: name, decision, arguments, schema, in this order. Pure: no I/O."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from governance.arguments import InvalidArguments, ParsedArguments, parse_arguments
+from governance.argument_rules import NO_RULES, BrokenRule, CompiledRules
+from governance.arguments import InvalidArguments, parse_arguments
 from governance.canonical import JSON
 from governance.codes import Classification, ErrorCode
 from governance.decision import DecisionContext, Denied, GovernedTool, NeedsApproval, decide
@@ -27,6 +28,8 @@ class Refused:
     error: CallError
     level: str | None = None
     reason: str | None = None
+    audited: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    """Further facts for the audit trail: the argument rule and its revision."""
 
 
 def call_error(
@@ -62,9 +65,12 @@ def judge_name(
 
 
 def judge_arguments(
-    name: str, raw: JSON, schema_of: Callable[[], ToolSchema | SchemaProblem]
+    name: str,
+    raw: JSON,
+    schema_of: Callable[[], ToolSchema | SchemaProblem],
+    rules: Sequence[CompiledRules] = (NO_RULES,),
 ) -> Admitted | Refused:
-    """Parse the arguments as the model gave them and check them against the tool's schema.
+    """Parse the arguments as the model gave them; check them against the tool's schema and every rule.
 
     `schema_of` is asked only once the arguments are an object, since making a schema costs more.
     """
@@ -76,11 +82,24 @@ def judge_arguments(
         details = {"tool": name, "reason": "schema_unusable"}
         return Refused(call_error(ErrorCode.TOOL_NOT_FOUND, details), "connection", schema.reason)
     problems = schema.check(parsed.value)
-    return _invalid(name, InvalidArguments(problems)) if problems else _admitted(parsed)
-
-
-def _admitted(parsed: ParsedArguments) -> Admitted:
+    if problems:
+        return _invalid(name, InvalidArguments(problems))
+    for compiled in rules:
+        broken = compiled.check(parsed.value)
+        if broken is not None:
+            return _breaks_rule(name, broken)
     return Admitted(parsed.value)
+
+
+def _breaks_rule(name: str, broken: BrokenRule) -> Refused:
+    """Refuse arguments that an operator's rule does not allow; the caller learns the rule's id."""
+    refused = _invalid(name, InvalidArguments(broken.problems))
+    error = call_error(
+        ErrorCode.INVALID_ARGUMENTS,
+        {**refused.error.details, "rule": broken.rule.id},
+        Classification.AUTHORIZATION,
+    )
+    return Refused(error, broken.rule.level.value, "argument_rule", broken.audited())
 
 
 def _invalid(name: str, invalid: InvalidArguments) -> Refused:

@@ -39,6 +39,8 @@ class ConnectionRules:
     enabled: bool
     tools_to_execute: tuple[str, ...] | None
     open_to_all_keys: bool
+    revision: int = field(default=0, compare=False)
+    """Counts the edits of the connection, for the audit trail."""
     tools: ToolList = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +60,8 @@ class KeyRules:
     mcp_configs: Mapping[str, tuple[str, ...]] | None
     request_filter: RequestFilterMode = RequestFilterMode.OVERRIDE
     core_tools: bool = False
+    revision: int = field(default=0, compare=False)
+    """Counts the edits of the key, for the audit trail."""
     tools: Mapping[str, ToolList] = field(init=False, repr=False, compare=False)
     overrides_request: bool = field(init=False, repr=False, compare=False)
 
@@ -157,6 +161,13 @@ def decide(context: DecisionContext, tool: GovernedTool) -> Decision:
     if denied is not None:
         return denied
     return _NEEDS_APPROVAL if tool.requires_approval else _ALLOWED
+
+
+def revisions_of(context: DecisionContext, connection: str | None) -> dict[str, int]:
+    """Return the revisions of the key's and the connection's rules that a decision was made on."""
+    rules = context.connections.get(connection) if connection else None
+    found = {"key_revision": context.key.revision}
+    return found if rules is None else {**found, "connection_revision": rules.revision}
 
 
 def has_access(key: KeyRules, connection: ConnectionRules) -> bool:

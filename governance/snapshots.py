@@ -15,8 +15,8 @@ class ToolSnapshot:
 
     `connection` is the connection's public id, `connection_name` its name and `server_url` its address then,
     all None for a tool of no connection. Schemas and annotations are JSON as the source sent them, shared and
-    never copied; they must not be changed. `argument_rules` are the operator's JSON Schemas; arguments must
-    satisfy each of them.
+    never copied; they must not be changed. `argument_rules` are those of the connection and the tool, each a
+    `governance.argument_rules.FrozenRule`; arguments must satisfy all of them.
     """
 
     exposed_name: str

@@ -3,9 +3,11 @@
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from governance.argument_rules import NO_RULES, CompiledRules, FrozenRule
+from governance.canonical import digest_of
 from governance.schemas import SchemaProblem, ToolSchema, compile_schema
 from governance.snapshots import ToolSnapshot
 
@@ -16,6 +18,7 @@ class KnownTool:
 
     snapshot: ToolSnapshot
     schema: ToolSchema | SchemaProblem
+    rules: CompiledRules = NO_RULES
 
 
 class ToolCache:
@@ -28,6 +31,7 @@ class ToolCache:
         """Keep at most `capacity` tools."""
         self._capacity = capacity
         self._known: OrderedDict[str, KnownTool] = OrderedDict()
+        self._rules: OrderedDict[str, CompiledRules] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, digest: str, load: Callable[[], bytes]) -> KnownTool:
@@ -38,9 +42,27 @@ class ToolCache:
                 self._known.move_to_end(digest)
                 return known
         snapshot = ToolSnapshot.from_json(json.loads(load()))
-        known = KnownTool(snapshot, compile_schema(snapshot.input_schema))
+        rules = self.rules([FrozenRule.from_json(rule) for rule in snapshot.argument_rules])
+        known = KnownTool(snapshot, compile_schema(snapshot.input_schema), rules)
         with self._lock:
             self._known[digest] = known
             while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
         return known
+
+    def rules(self, rules: Sequence[FrozenRule]) -> CompiledRules:
+        """Return rules with their schemas compiled; those of one content are compiled once."""
+        if not rules:
+            return NO_RULES
+        name = digest_of([rule.to_json() for rule in rules])
+        with self._lock:
+            known = self._rules.get(name)
+            if known is not None:
+                self._rules.move_to_end(name)
+                return known
+        compiled = CompiledRules(rules)
+        with self._lock:
+            self._rules[name] = compiled
+            while len(self._rules) > self._capacity:
+                self._rules.popitem(last=False)
+        return compiled

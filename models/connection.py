@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import String, select, update
+from sqlalchemy import String, false, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from governance.canonical import JSON
 from governance.codes import IdempotencyClass
 from governance.decision import ConnectionRules
 from models.base import Base, Configuration, EnumByValue, PublicId, new_id, utc_now
@@ -104,6 +105,14 @@ class Connection(Base):
     """How long a call waits for its turn before it fails as `busy`."""
     tool_prices: Mapped[dict[str, str] | None] = mapped_column(Configuration)
     """What a call costs, as decimal text by upstream name; `*` is the price of all others."""
+    argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """See `models.argument_rule`."""
+    auth: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """What is shown of the headers that each request carries, as `governance.connection_auth`; None for none."""
+    sealed_auth: Mapped[bytes | None]
+    """Those headers as JSON of {name: value}, sealed."""
+    audit_arguments: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether the arguments of calls, as they are sent, are written to the audit trail."""
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -127,6 +136,7 @@ class Connection(Base):
             enabled=self.enabled,
             tools_to_execute=None if self.tools_to_execute is None else tuple(self.tools_to_execute),
             open_to_all_keys=self.open_to_all_keys,
+            revision=self.version or 0,
         )
 
 
@@ -147,6 +157,8 @@ class ConnectionTarget:
     version: int
     transport: Transport = Transport.STREAMABLE_HTTP
     elicitation: Elicitation = Elicitation.NONE
+    audit_arguments: bool = False
+    sealed_auth: bytes | None = field(default=None, repr=False)
 
 
 def target_of(connection: Connection) -> ConnectionTarget:
@@ -165,6 +177,8 @@ def target_of(connection: Connection) -> ConnectionTarget:
         version=connection.version,
         transport=connection.transport,
         elicitation=connection.elicitation,
+        audit_arguments=bool(connection.audit_arguments),
+        sealed_auth=connection.sealed_auth,
     )
 
 

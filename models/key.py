@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, String, bindparam, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from governance.canonical import JSON
 from governance.decision import KeyRules, RequestFilterMode
 from models.base import Base, Configuration, EnumByValue, PublicId, new_id, utc_now
 from models.connection import Connection
@@ -42,6 +43,8 @@ class ApiKey(Base):
     """Whether the key may use tools that belong to no connection: built-in, runtime and program tools."""
     has_quota: Mapped[bool] = mapped_column(default=False)
     """Whether `models.quota` has an account for it; without one, nothing is asked."""
+    argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """See `models.argument_rule`."""
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -150,6 +153,7 @@ def load_key_rules(session: Session, key: ApiKey) -> KeyRules:
         mcp_configs=configs,
         request_filter=key.request_filter,
         core_tools=bool(key.core_tools),
+        revision=key.version or 0,
     )
 
 

@@ -5,7 +5,7 @@ repaired. A tool that left its catalog is retired, never deleted, since invocati
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from governance.canonical import JSON, canonical_bytes, digest_of
 from governance.execution_policy import PolicyOverlay
 from governance.snapshots import ToolSnapshot
+from models.argument_rule import ruled
 from models.base import new_id, utc_now
 from models.database import WriteSession
 from models.payload import insert_ignoring_conflict
@@ -194,7 +195,8 @@ class _Projection:
         changed = self._describe(definition, tool)
         for candidate in tool.candidates:
             self._wanted.add((tool.tool_name, candidate.implementation_ref))
-            changed |= self._implement(definition, candidate)
+            snapshot = ruled(self._session, definition, candidate.snapshot)
+            changed |= self._implement(definition, replace(candidate, snapshot=snapshot))
         if is_new:
             self._changes.added.append(tool.tool_name)
         elif changed:

@@ -40,6 +40,8 @@ class Round(Base):
     """The conversation that the round is part of, which owns the subagents that it starts."""
     implementations: Mapped[dict[str, str]] = mapped_column(Configuration, default=dict)
     """The implementations asked for, by tool name, where they are not the default."""
+    argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """The key's rules of arguments as they were when the round was frozen; see `models.argument_rule`."""
     frozen_set_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("frozen_sets.digest"))
     has_unknown: Mapped[bool] = mapped_column(default=False)
     """Whether the outcome of one of its calls is unknown and nobody has resolved it."""

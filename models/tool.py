@@ -101,6 +101,8 @@ class ToolDefinition(Base):
     """Whether an operator set the approved list; until then the default implementation alone is on it."""
     pinned_digest: Mapped[str | None] = mapped_column(Digest)
     """The content that an operator accepted; an implementation with other content is refused."""
+    argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
+    """See `models.argument_rule`."""
     retired_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 

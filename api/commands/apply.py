@@ -102,8 +102,10 @@ def read_current(server: Server, document: Document) -> Current:
     keys = {key["name"]: key for key in server.pages(KEYS)}
     wanted = {name: key for name, key in (document.keys or {}).items() if name in keys}
     overlays = server.get(OVERLAYS)
+    connections = {found["name"]: found for found in server.pages(CONNECTIONS)}
     return Current(
-        connections={found["name"]: found for found in server.pages(CONNECTIONS)},
+        connections=connections,
+        rules=_read_rules(server, document, {name: key["id"] for name, key in keys.items()}),
         keys=keys,
         tools={
             name: server.get(f"/api/v1/mcp/keys/{keys[name]['id']}/tools")
@@ -118,6 +120,30 @@ def read_current(server: Server, document: Document) -> Current:
         overlays=overlays["overlays"],
         overlays_etag=overlays["etag"],
     )
+
+
+def _read_rules(
+    server: Server, document: Document, ids: dict[str, str]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Read the argument rules of what a document names and what is there already."""
+    entries = {} if document.argument_rules is None else document.argument_rules.entries()
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for section, name in entries:
+        path = rules_path(server, section, name, ids)
+        if path is not None:
+            found[section, name] = server.get(path)
+    return found
+
+
+def rules_path(server: Server, section: str, name: str, ids: dict[str, str]) -> str | None:
+    """Return the path of the argument rules of a key, a connection or a tool; None where it is not there."""
+    if section == "keys":
+        return f"/api/v1/mcp/keys/{ids[name]}/argument-rules" if name in ids else None
+    if section == "connections":
+        known = {found["name"] for found in server.pages(CONNECTIONS)}
+        return f"{CONNECTIONS}/{quote(name, safe='')}/argument-rules" if name in known else None
+    tools = server.get("/api/v1/tools", {"tool_name": name, "scope": "gateway"})["items"]
+    return f"/api/v1/tools/{tools[0]['id']}/argument-rules" if tools else None
 
 
 def _has_secret(server: Server, key_id: str, secret_hash: str) -> bool:
@@ -145,10 +171,21 @@ def _make(server: Server, changes: Sequence[Change]) -> dict[str, str]:
 
 def _send(server: Server, change: Change, ids: dict[str, str]) -> Any:
     headers = {} if change.etag is None else {"if-match": change.etag}
-    method, path = _request_of(change, ids)
+    method, path = (
+        _rules_request(server, change, ids) if change.kind is Kind.RULES else _request_of(change, ids)
+    )
     body = None if change.kind is Kind.SECRET else change.body
     answer = server.send(method, path, body=body, headers=headers)
     return answer.json() if answer.content else None
+
+
+def _rules_request(server: Server, change: Change, ids: dict[str, str]) -> tuple[str, str]:
+    """Return method and path of a change of rules; what they are set on may be made by the same file."""
+    section, _, name = change.name.partition("/")
+    path = rules_path(server, section, name, ids)
+    if path is None:
+        raise CommandFailed(f"there is no such {section.removesuffix('s')}")
+    return "PUT", path
 
 
 def _request_of(change: Change, ids: dict[str, str]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from api.schemas.connections import ConnectionSettings
+from governance.argument_rules import RuleLevel, rules_problem
 from governance.canonical import JSON
 from governance.decision import RequestFilterMode
 from governance.execution_policy import overlay_problem
@@ -83,6 +84,44 @@ class ConnectionDocument(ConnectionSettings):
         }
 
 
+class ArgumentRulesDocument(BaseModel):
+    """Argument rules by the name of what they are set on; tools are those of the gateway, by exposed name.
+
+    A list is the whole list of its key, connection or tool; an empty one removes its rules.
+    """
+
+    model_config = SECTION
+
+    connections: dict[str, list[Any]] | None = None
+    keys: dict[str, list[Any]] | None = None
+    tools: dict[str, list[Any]] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for (section, name), rules in self.entries().items():
+            problem = rules_problem(RULE_LEVELS[section], rules)
+            if problem is not None:
+                raise ValueError(f"{section}.{name}.{problem.path}: {problem.problem}")
+        return self
+
+    def entries(self) -> dict[tuple[str, str], list[JSON]]:
+        """Return the rules by section and name."""
+        sections = {"connections": self.connections, "keys": self.keys, "tools": self.tools}
+        return {
+            (section, name): rules
+            for section, found in sections.items()
+            for name, rules in (found or {}).items()
+        }
+
+
+RULE_LEVELS = {
+    "connections": RuleLevel.CONNECTION,
+    "keys": RuleLevel.KEY,
+    "tools": RuleLevel.TOOL,
+}
+"""The level of each section of argument rules, in the order in which they are set."""
+
+
 class Document(BaseModel):
     """A whole file."""
 
@@ -92,6 +131,7 @@ class Document(BaseModel):
     connections: dict[str, ConnectionDocument] | None = None
     keys: dict[Annotated[str, Field(min_length=1, max_length=100)], KeyDocument] | None = None
     overlays: Annotated[list[dict[str, Any]], Field(max_length=1000)] | None = None
+    argument_rules: ArgumentRulesDocument | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

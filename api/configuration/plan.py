@@ -27,6 +27,7 @@ class Kind(StrEnum):
     SECRET = "secret"  # noqa: S105 - a kind of thing.
     TOOLS = "tools"
     OVERLAYS = "overlays"
+    RULES = "rules"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class Current:
     """Names of keys that have the secret of the document already."""
     overlays: Sequence[JSON] = ()
     overlays_etag: str | None = None
+    rules: Mapping[tuple[str, str], Mapping[str, JSON]] = field(
+        default_factory=dict[tuple[str, str], Mapping[str, JSON]]
+    )
+    """Argument rules as shown, by section and name; what is not there yet has none."""
 
 
 def plan(
@@ -98,6 +103,7 @@ def plan(
         change = FieldChange("overlays", list(current.overlays), document.overlays)
         body = {"overlays": document.overlays}
         changes.append(Change(Action.EDIT, Kind.OVERLAYS, "tools", body, (change,), current.overlays_etag))
+    changes += _rules(document, current)
     if prune:
         changes += _removals(document, current)
     return tuple(changes)
@@ -169,6 +175,17 @@ def _tools(name: str, wanted: KeyDocument, current: Current) -> Iterator[Change]
         {"client": client, "tools_to_execute": list(tools or ())} for client, tools in wanted.tools.items()
     ]
     yield Change(Action.EDIT, Kind.TOOLS, name, {"mcp_configs": configs}, fields, shown["etag"])
+
+
+def _rules(document: Document, current: Current) -> Iterator[Change]:
+    entries = {} if document.argument_rules is None else document.argument_rules.entries()
+    for (section, name), wanted in entries.items():
+        shown = current.rules.get((section, name), {"rules": [], "etag": None})
+        if shown["rules"] != wanted:
+            change = FieldChange("rules", shown["rules"], wanted)
+            yield Change(
+                Action.EDIT, Kind.RULES, f"{section}/{name}", {"rules": wanted}, (change,), shown["etag"]
+            )
 
 
 def _removals(document: Document, current: Current) -> Iterator[Change]:

@@ -17,9 +17,12 @@ from api.routes.rounds import ROUND_ID_HEADER, accepted_response, asked_call, as
 from api.schemas.calls import AcceptedBody, ToolCallBody, ToolMessageBody
 from api.schemas.values import IdempotencyKey
 from governance.admission import Refused, judge_arguments, judge_name
+from governance.canonical import JSON
 from governance.codes import ErrorCode, InvocationStatus
+from governance.decision import revisions_of
 from governance.tool_cache import KnownTool
-from models.catalog import load_world
+from models.argument_rule import key_rules
+from models.catalog import World, load_world
 from models.database import ReadSession
 from models.key import ApiKey
 from models.tool import load_snapshots
@@ -116,11 +119,12 @@ def admit_call(session: ReadSession, key: ApiKey, caller: DataCaller, asked: Ask
     world = load_world(session, key, caller.request_filter)
     found = judge_name(world.context, world.governed, call.name)
     if isinstance(found, Refused):
-        raise _refusal(found, call.name)
+        raise _refusal(found, call.name, world)
     tool = _known_tool(session, deps, world.catalog[found.exposed_name].snapshot_digest)
-    verdict = judge_arguments(call.name, call.arguments, lambda: tool.schema)
+    of_key = deps.tools.rules(key_rules(key, found.exposed_name, found.connection))
+    verdict = judge_arguments(call.name, call.arguments, lambda: tool.schema, (tool.rules, of_key))
     if isinstance(verdict, Refused):
-        raise _refusal(verdict, call.name)
+        raise _refusal(verdict, call.name, world)
     return AdmittedCall(key.id, min(tool.snapshot.timeout_s + WAIT_SLACK_S, longest), None)
 
 
@@ -128,8 +132,14 @@ def _known_tool(session: ReadSession, deps: APIDeps, digest: str) -> KnownTool:
     return deps.tools.get(digest, lambda: load_snapshots(session, {digest})[digest])
 
 
-def _refusal(refused: Refused, tool_name: str) -> APIProblem:
-    data = {"level": refused.level, "reason": refused.reason}
+def _refusal(refused: Refused, tool_name: str, world: World) -> APIProblem:
+    tool = world.governed.get(tool_name)
+    data: dict[str, JSON] = {
+        "level": refused.level,
+        "reason": refused.reason,
+        **refused.audited,
+        **revisions_of(world.context, None if tool is None else tool.connection),
+    }
     audited = Audited(tool_name=tool_name, data=data, denies_call=True)
     return problem_of_call(refused.error, audited, {})
 

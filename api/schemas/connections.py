@@ -100,6 +100,9 @@ class ConnectionFields(BaseModel):
         dict[PricedTool, Price] | None,
         Field(max_length=10_000, description="By upstream name, `*` for all others; null for no prices."),
     ] = None
+    audit_arguments: bool | None = Field(
+        default=None, description="Whether the audit trail keeps the arguments of calls, as they are sent."
+    )
     enabled: bool | None = None
 
 
@@ -166,6 +169,7 @@ class ConnectionBody(BaseModel):
     max_concurrency: int | None
     queue_timeout_s: float
     tool_prices: dict[str, str] | None
+    audit_arguments: bool
     health: ConnectionHealth
     last_failure: FailureBody | None
     dropped_tools: list[DroppedToolBody]
