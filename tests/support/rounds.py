@@ -21,6 +21,7 @@ from governance.tool_cache import ToolCache
 from models.database import Database
 from models.invocation import ToolInvocation, load_invocations
 from models.round import Round, RoundCall, load_events, load_round_calls
+from models.slot import SLOT_LEASE_S
 from models.tool import SourceKind
 from tests.support.world import Call, add_round
 from workflows.call_retry import CallRetry
@@ -39,10 +40,11 @@ async def round_worker(
     task_queue: str,
     workflow: type = ProviderRound,
     workflow_runner: WorkflowRunner | None = None,
+    slot_lease_s: float = SLOT_LEASE_S,
 ) -> AsyncIterator["RoundBench"]:
     """Run a worker with the production activities, its tools behind `runner`."""
     tools = ToolCache()
-    calls = ToolCalls(database, tools, {SourceKind.MCP: runner}, "test-worker")
+    calls = ToolCalls(database, tools, {SourceKind.MCP: runner}, "test-worker", slot_lease_s)
     finalizer = RoundFinalizer(database)
     worker = Worker(
         client,

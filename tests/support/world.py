@@ -33,6 +33,9 @@ class ConnectionPlan:
     idempotency: IdempotencyClass = IdempotencyClass.UNSAFE
     tool_timeout_s: float = 30.0
     open_to_all_keys: bool = False
+    max_concurrency: int | None = None
+    queue_timeout_s: float = 30.0
+    tool_prices: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ def add_connection(session: WriteSession, plan: ConnectionPlan) -> Connection:
         idempotency=plan.idempotency,
         tool_timeout_s=plan.tool_timeout_s,
         open_to_all_keys=plan.open_to_all_keys,
+        max_concurrency=plan.max_concurrency,
+        queue_timeout_s=plan.queue_timeout_s,
+        tool_prices=None if plan.tool_prices is None else dict(plan.tool_prices),
     )
     session.add(connection)
     session.flush()
