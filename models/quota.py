@@ -109,7 +109,9 @@ _CHATS_NOW = (
     .scalar_subquery()
 )
 _NOW = select((_CALLS_NOW + _CHATS_NOW).label("running"))
-_RUNNING = _NOW.subquery("live")
+_RUNNING = select(
+    bindparam("key", type_=PublicId).label("key_id"), (_CALLS_NOW + _CHATS_NOW).label("running")
+).subquery("live")
 
 _WRITE = (
     _QUOTAS.update()
@@ -118,7 +120,7 @@ _WRITE = (
 )
 _WRITE_IF_FREE = (
     _QUOTAS.update()
-    .where(_QUOTAS.c.key_id == bindparam("key"))
+    .where(_QUOTAS.c.key_id == _RUNNING.c.key_id)
     .values(
         {
             **{name: bindparam(f"new_{name}", type_=_QUOTAS.c[name].type) for name in _WINDOWS},
