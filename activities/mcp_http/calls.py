@@ -188,6 +188,14 @@ class ToolRun:
         )
 
     async def _inputs(self, interim: InputRequired) -> dict[str, JSON]:
+        limits, state = self._line.endpoint.limits, interim.state or ""
+        if len(interim.requests) > limits.max_inputs or len(state.encode()) > limits.max_state_bytes:
+            raise ProtocolError(
+                "input_too_large",
+                "The MCP server asks for more input, or wants more carried back, than this client allows.",
+                Outcome.UNKNOWN,
+                details={"requests": len(interim.requests), "max_state_bytes": limits.max_state_bytes},
+            )
         answers: dict[str, JSON] = {}
         for key, request in interim.requests.items():
             try:

@@ -19,6 +19,7 @@ from activities.mcp_http.errors import (
     MCPError,
     Outcome,
     ProtocolError,
+    SessionLost,
     TransportError,
     no_time,
     without_effect,
@@ -216,8 +217,9 @@ class MCPClient:
             return
         target = self._line.target(session)
         headers = get_headers(self._endpoint, session.protocol_version, session.session_id)
+        limit_s = min(CANCEL_LIMIT_S, self._endpoint.timeouts.negotiation_s)
         try:
-            async with asyncio.timeout(CANCEL_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 async with self._line.bare("DELETE", target, headers) as response:
                     await self._line.refuse(response, had_session=False)
         except (TimeoutError, MCPError):
@@ -284,8 +286,20 @@ class MCPClient:
             SessionLost: The session is gone.
             MCPError: Another stream is open (``listen_conflict``), or it keeps breaking (``stream_lost``).
         """
-        if not self._on_stream:
+        if self._on_stream:
+            return
+        try:
             await Listener(self._line, session, on_message, hooks).run(last_event_id)
+        except SessionLost:
+            # A server without a route for GET answers 404 too, and its session lives: a POST tells which.
+            await self._still_lives(session)
+
+    async def _still_lives(self, session: OpenSession) -> None:
+        try:
+            await self.ping(session)
+        except ProtocolError as exc:
+            if exc.code != "method_not_found":
+                raise
 
     async def _short(self, target: Target, method: str, params: dict[str, JSON]) -> _Reply:
         """Ask what runs no tool, within the negotiation limit; follows one redirect in the origin."""

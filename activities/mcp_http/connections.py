@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol, cast
 
 import anyio
+import h11
 import httpcore
 import httpx
 
@@ -98,7 +99,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     async def give_back(self, connection: httpcore.AsyncHTTPConnection) -> None:
         """Take a connection whose response is closed; keep it if it can be used again."""
         try:
-            if connection.is_idle():
+            if connection.is_idle() and not _has_leftover(connection):
                 self._idle.append(connection)
             else:
                 # Closed already, unless a cancellation came between its response and its closing.
@@ -113,6 +114,16 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """Close all idle connections; the others close with their responses."""
         while self._idle:
             await self._idle.pop().aclose()
+
+
+def _has_leftover(connection: httpcore.AsyncHTTPConnection) -> bool:
+    """Say whether bytes came after the end of the response: they would be read as the next one.
+
+    httpcore goes on with such a connection and has no public way to ask.
+    """
+    below = getattr(connection, "_connection", None)
+    state = getattr(below, "_h11_state", None)
+    return isinstance(state, h11.Connection) and bool(state.trailing_data[0])
 
 
 class _CloseableStream(Protocol):

@@ -26,7 +26,7 @@ from activities.mcp_http.headers import (
     get_headers,
     is_sendable_event_id,
 )
-from activities.mcp_http.refusals import MAX_ERROR_BODY_BYTES
+from activities.mcp_http.refusals import MAX_ERROR_BODY_BYTES, error_once_negotiated
 from activities.mcp_http.server_requests import ReplyDesk
 from activities.mcp_http.sse import MAX_RETRY_S, Event
 from activities.mcp_http.types import JSON, CallHooks, Cursor, nothing_before_send
@@ -155,7 +155,10 @@ class Conversation:
         """Return the result, or None if the stream ended before it and can be resumed."""
         async with self._line.post(self._target, body, self.watch, extra) as response:
             if response.status_code >= 300:
-                raise await self._line.refuse(response, had_session=self._target.session_id is not None)
+                error = await self._line.refuse(response, had_session=self._target.session_id is not None)
+                raise error_once_negotiated(
+                    error, self._target.era, negotiated=self._target.version is not None
+                )
             self.response_headers = response.headers
             kind = content_type(response)
             if response.status_code in {202, 204}:

@@ -131,9 +131,17 @@ def _with_defaults(fields: RawHeaders, endpoint: Endpoint) -> RawHeaders:
     return fields
 
 
+MAX_EVENT_ID: Final = 1024
+"""Longest event id that is kept and sent back: servers refuse long headers, and each id is stored."""
+
+
 def is_sendable_event_id(value: str) -> bool:
-    """Say whether an event id may go into ``Last-Event-ID``: no control characters, no edge spaces."""
-    return bool(value) and value == value.strip() and all(char >= " " and char != "\x7f" for char in value)
+    """Say whether an event id may go into ``Last-Event-ID``: short, no control characters, no edge spaces."""
+    return (
+        0 < len(value) <= MAX_EVENT_ID
+        and value == value.strip()
+        and all(char >= " " and char != "\x7f" for char in value)
+    )
 
 
 def encode_value(value: str) -> str:

@@ -1,6 +1,7 @@
 """Listens to what a server says outside of calls: the GET stream, or a modern subscription."""
 
 import asyncio
+import time
 import uuid
 from contextlib import aclosing
 from typing import Final
@@ -18,6 +19,9 @@ from activities.mcp_http.server_requests import ReplyDesk
 from activities.mcp_http.sse import MAX_RETRY_S, Event
 from activities.mcp_http.types import JSON, CallHooks, OnMessage, OpenSession
 
+LONG_ENOUGH_S: Final = 60.0
+"""A stream that stood for this long, the wait after it included, was worth opening."""
+
 _SUBSCRIPTION: Final[dict[str, JSON]] = {"notifications": {"toolsListChanged": True}}
 
 
@@ -33,6 +37,7 @@ class Listener:
         self._last_event_id: str | None = None
         self._retry_s: float | None = None
         self._fruitless = 0
+        self._short = 0
         self._over = False
 
     async def run(self, last_event_id: str | None) -> None:
@@ -46,6 +51,7 @@ class Listener:
         try:
             while not self._over and self._fruitless <= self._line.endpoint.limits.max_resumes:
                 self._fruitless += 1
+                opened_at = time.monotonic()
                 try:
                     await (self._subscribe() if self._session.era == "modern" else self._get())
                 except TransportError as exc:
@@ -53,6 +59,7 @@ class Listener:
                         raise
                 if not self._over:
                     await asyncio.sleep(self._delay_s())
+                    self._short = self._short + 1 if time.monotonic() - opened_at < LONG_ENOUGH_S else 0
         finally:
             await self._desk.close()
         if not self._over:
@@ -63,8 +70,9 @@ class Listener:
             )
 
     def _delay_s(self) -> float:
+        # Nobody waits for this stream: one that keeps ending soon is opened ever more rarely.
         asked_s = FIRST_RETRY_S if self._retry_s is None else max(self._retry_s, MIN_RETRY_S)
-        return min(asked_s * 2.0 ** max(self._fruitless - 1, 0), MAX_RETRY_S)
+        return min(asked_s * 2.0 ** min(max(self._fruitless - 1, self._short), 16), MAX_RETRY_S)
 
     async def _get(self) -> None:
         target = self._target

@@ -19,7 +19,7 @@ from activities.mcp_http.errors import (
     SessionLost,
     TransportError,
 )
-from activities.mcp_http.types import JSON
+from activities.mcp_http.types import JSON, Era
 
 MAX_RETRY_AFTER_S: Final = 86_400.0
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
@@ -166,6 +166,27 @@ def error_of_response(
     elif answer.body:
         facts["body_start"] = wire.clean_text(answer.body[:400].decode("utf-8", errors="replace"), 200)
     return _status_error(answer.status, facts, refusal_statuses)
+
+
+def error_once_negotiated(error: MCPError, era: Era, *, negotiated: bool) -> MCPError:
+    """Return what an error means to a request that relies on an earlier negotiation.
+
+    A server that was modern and now refuses a request as legacy servers do, or one without sessions that now
+    asks for one, is not the server that was spoken with: nothing ran, and negotiating anew helps.
+    Source: MCP 2026-07-28, Transports, Backwards compatibility.
+    """
+    refused = error.http_status == 400 and error.code in {"bad_request", "invalid_request"}
+    if not refused or not negotiated:
+        return error
+    if era == "modern":
+        return TransportError(
+            "era_changed",
+            "The MCP server refuses what it agreed on earlier; it speaks another protocol version now.",
+            Outcome.REFUSED,
+            details={**error.details, "remedy": "negotiate"},
+        )
+    text = error.details.get("jsonrpc_message")
+    return SessionLost(error.details) if isinstance(text, str) and _SESSION_TEXT.search(text) else error
 
 
 def _is_reserved(error: wire.RPCError) -> bool:

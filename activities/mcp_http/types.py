@@ -60,6 +60,12 @@ class Limits:
     max_input_rounds: int = 10
     """``input_required`` answers to one call."""
 
+    max_inputs: int = 32
+    """Requests for input in one such answer."""
+
+    max_state_bytes: int = 256 * 1024
+    """Bytes of ``requestState``, which goes back with each round."""
+
     max_resumes: int = 5
     """Reconnects of a stream in a row that bring no new event."""
 

@@ -95,6 +95,8 @@ async def test_a_server_without_such_a_stream_is_asked_once(page: bytes) -> None
 async def test_a_second_stream_is_a_conflict_and_a_lost_session_is_lost() -> None:
     pages = [
         http(409, dump(error(None, -32600, "Conflict"))),
+        # The stream, and the ping that tells a lost session from a server without such a stream.
+        http(404, dump(error(None, -32600, "Session not found"))),
         http(404, dump(error(None, -32600, "Session not found"))),
     ]
 
