@@ -64,7 +64,9 @@ class McpRunner:
             return self._not_opened(call, error)
         try:
             return self._answered(call, await self._call(client, held, target, call, gate))
-        except SessionLost as error:
+        except MCPError as error:
+            if not _is_outdated(error):
+                return self._failed(call, error)
             if target.on_session_loss is OnSessionLoss.REPORT or call.resume is not None:
                 await self._discard(held)
                 return self._failed(call, error)
@@ -73,14 +75,12 @@ class McpRunner:
             except RepeatsUsedUpError:
                 await self._discard(held)
                 return self._failed(call, error)
-        except MCPError as error:
-            return self._failed(call, error)
         return await self._once_more(call, gate, target, held)
 
     async def _once_more(
         self, call: OpenCall, gate: SendGate, target: ConnectionTarget, lost: HeldSession
     ) -> CallOutcome:
-        """Make a call again whose session the server had forgotten: it did not run."""
+        """Make a call again that did not run: the server forgot its session, or changed its version."""
         await self._discard(lost)
         client = self._clients.client(target)
         try:
@@ -89,10 +89,9 @@ class McpRunner:
             return self._not_opened(call, error)
         try:
             return self._answered(call, await self._call(client, held, target, call, gate))
-        except SessionLost as error:
-            await self._discard(held)
-            return self._failed(call, error)
         except MCPError as error:
+            if _is_outdated(error):
+                await self._discard(held)
             return self._failed(call, error)
 
     async def _discard(self, held: HeldSession) -> None:
@@ -247,6 +246,11 @@ class McpRunner:
         return _settled(
             InvocationStatus.FAILED, _error(call, code, details, Classification(error.classification))
         )
+
+
+def _is_outdated(error: MCPError) -> bool:
+    """Say whether the server refused the call because what was negotiated does not hold any more."""
+    return isinstance(error, SessionLost) or error.details.get("remedy") == "negotiate"
 
 
 def _error(

@@ -100,10 +100,15 @@ class _Stream:
     lease: StreamLease
     users: int = 0
     used_at: float = field(default_factory=time.monotonic)
-    newest: dict[str, JSON] | None = None
+    newest: tuple[dict[str, JSON], str | None] | None = None
+    spoke: bool = False
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     listening: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
+
+    def take_newest(self) -> dict[str, JSON] | None:
+        newest, self.newest = self.newest, None
+        return None if newest is None else stored_event(*newest)
 
     def unused_for_s(self) -> float:
         return 0.0 if self.users else time.monotonic() - self.used_at
@@ -275,8 +280,7 @@ class StreamKeeper:
         finally:
             stream.listening = None
             await _stop(listening)
-            newest, stream.newest = stream.newest, None
-            await asyncio.shield(self._leave(stream.lease, pause, newest))
+            await asyncio.shield(self._leave(stream.lease, pause, stream.take_newest()))
 
     async def _leave(self, lease: StreamLease, pause: timedelta, newest: dict[str, JSON] | None) -> None:
         try:
@@ -285,7 +289,7 @@ class StreamKeeper:
             logger.warning("The lease of an event stream could not be given back; it expires.")
 
     async def _keep(self, stream: _Stream) -> bool:
-        newest, stream.newest = stream.newest, None
+        newest = stream.take_newest()
         stream.heard.clear()
         return await self._database.write(keep_stream, stream.lease, self._times.lease, newest)
 
@@ -307,11 +311,11 @@ class StreamKeeper:
             code = error.code if isinstance(error, MCPError) else type(error).__name__
             logger.info("The event stream of a session ended (%s).", code)
             return self._times.refused
-        return self._times.not_offered if stream.newest is None else self._times.refused
+        return self._times.refused if stream.spoke else self._times.not_offered
 
     def _listen(self, stream: _Stream, last_event_id: str | None) -> asyncio.Task[None]:
         async def on_message(message: dict[str, JSON], event_id: str | None) -> None:
-            stream.newest = stored_event(message, event_id)
+            stream.newest, stream.spoke = (message, event_id), True
             stream.heard.set()
             if message.get("method") == LIST_CHANGED:
                 self._catalogs.note(stream.connection_id)
