@@ -10,9 +10,13 @@ import httpx
 
 from api.mcp_server.frames import INVALID_PARAMS
 from api.verification.scene import ALLOWED, GRANTED, TOOLS, UNLISTED, Key, Scene, SceneProblem
+from governance.audit_chain import link_hash
 
 PAGES = 20
 """Pages of the audit trail that are searched for a refusal, newest first."""
+
+CHAINED = 5000
+"""Links of the audit trail that are walked over, from its end; `sluicegate audit verify` walks over all."""
 
 REPEATS = 6
 """How often one call is sent with one idempotency key, at once."""
@@ -217,6 +221,30 @@ async def _refusal(scene: Scene, request_id: str) -> dict[str, Any] | None:
     return None
 
 
+async def audit_is_chained(scene: Scene) -> str | None:
+    """Make a call, have the trail sealed, and compute the links of its rows anew from what is shown."""
+    made = await scene.execute(scene.wide, ALLOWED, {"nonce": secrets.token_hex(8)})
+    kept = await scene.made("POST", "/api/v1/audit/seal")
+    params = {"round_id": made.headers.get("x-sluicegate-round-id", "")}
+    rows = (await scene.made("GET", "/api/v1/audit", params=params))["items"]
+    for row in rows:
+        link = {name: row.pop(name) for name in ("number", "previous_hash", "hash")}
+        if link["number"] is None or link["number"] > kept["length"]:
+            return f"row {row['id']} is not sealed, although everything was"
+        if link_hash(link["previous_hash"], link["number"], row) != link["hash"]:
+            return f"row {row['id']} is not what was sealed"
+    if not rows:
+        return "a call that was made has no rows"
+    head = {"length": kept["length"], "hash": kept["hash"]}
+    body = {"heads": [head], "last": CHAINED}
+    found = await scene.made("POST", "/api/v1/audit/verify", json=body)
+    if not found["holds"]:
+        return f"the trail is broken: {found['problems'][:3]}"
+    if found["checked"] < min(CHAINED, kept["length"] - kept["pruned_length"]):
+        return f"only {found['checked']} links of the trail were checked"
+    return None
+
+
 async def planes_are_apart(scene: Scene) -> str | None:
     """Use every credential where it does not belong, and none at all."""
     admin = Key("admin", scene.admin_token)
@@ -258,6 +286,7 @@ CHECKS: Mapping[str, tuple[Check, str]] = {
     "no secret leaves": (no_secret_leaves, "no key, token or header of a caller reached the server"),
     "at most once": (at_most_once, "one idempotency key is one call, and another call under it is refused"),
     "audit is complete": (audit_is_complete, "every call and every refusal has its rows"),
+    "audit is chained": (audit_is_chained, "the audit trail is sealed, and nothing of it was changed"),
     "planes are apart": (planes_are_apart, "no credential is good for the other plane"),
     "access ends": (access_ends, "a rotated secret and a disabled key end at once"),
 }

@@ -177,6 +177,32 @@ async def names_nobody(proxy: Faulty, exchange: Exchange) -> None:
     proxy.change("/api/v1/audit", exchange[0], blur)
 
 
+async def changes_a_row(proxy: Faulty, exchange: Exchange) -> None:
+    def change(value: Any) -> None:
+        for row in value["items"]:
+            row["data"]["position"] = 7
+
+    proxy.change("/api/v1/audit", exchange[0], change)
+
+
+async def changes_the_trail_itself(proxy: Faulty, exchange: Exchange) -> None:
+    """Tell of a stored row that was changed, as the gateway does; tests/models has the change itself."""
+
+    def change(value: Any) -> None:
+        value["holds"] = False
+        value["problems"] = [{"fault": "changed", "number": 1, "event_id": 1}]
+
+    proxy.change("/api/v1/audit/verify", exchange[0], change)
+
+
+async def leaves_the_trail_unsealed(proxy: Faulty, exchange: Exchange) -> None:
+    def change(value: Any) -> None:
+        for row in value["items"]:
+            row["number"] = row["hash"] = row["previous_hash"] = None
+
+    proxy.change("/api/v1/audit", exchange[0], change)
+
+
 def lets_keys_administer(_proxy: Faulty, headers: dict[str, str], path: str) -> None:
     if path.startswith("/api/v1/"):
         headers["authorization"] = f"Bearer {ADMIN_TOKEN}"
@@ -212,6 +238,9 @@ PLANTED: dict[str, tuple[str, Any, Plant | None]] = {
     "loses refusals": ("audit is complete", same, loses_refusals),
     "loses sends": ("audit is complete", same, loses_sends),
     "names nobody": ("audit is complete", same, names_nobody),
+    "changes a row": ("audit is chained", same, changes_a_row),
+    "changes the trail": ("audit is chained", same, changes_the_trail_itself),
+    "leaves the trail unsealed": ("audit is chained", same, leaves_the_trail_unsealed),
     "lets keys administer": ("planes are apart", lets_keys_administer, None),
     "lets old secrets in": ("access ends", lets_old_secrets_in, remembers_a_fresh_secret),
 }
