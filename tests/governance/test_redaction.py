@@ -51,8 +51,10 @@ def test_precision_and_recall_on_the_corpus_do_not_fall(capsys: pytest.CaptureFi
     lines = [
         f"redaction: precision {precision:.4f}, recall {recall:.4f}, {len(positives) + len(negatives)} texts"
     ]
-    for kind in sorted({*right, *wrong, *missed}):
-        lines.append(f"  {kind:13} found {right[kind]:3}, wrongly {wrong[kind]}, missed {missed[kind]}")
+    lines += [
+        f"  {kind:13} found {right[kind]:3}, wrongly {wrong[kind]}, missed {missed[kind]}"
+        for kind in sorted({*right, *wrong, *missed})
+    ]
     with capsys.disabled():
         sys.stdout.write("\n" + "\n".join(lines) + "\n")
     assert precision >= PRECISION
