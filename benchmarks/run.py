@@ -10,7 +10,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import chat, rounds
+from benchmarks import chat, rounds, transport
 from benchmarks.row import Row
 
 
@@ -27,7 +27,7 @@ def show(rows: list[Row]) -> None:
 
 async def measure() -> list[Row]:
     """Measure everything."""
-    return [*await rounds.measure(), *await chat.rows()]
+    return [*await rounds.measure(), *await chat.rows(), *await transport.measure()]
 
 
 def main() -> None:
