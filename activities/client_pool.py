@@ -1,6 +1,7 @@
 """Keeps one HTTP client for each connection as it is configured now; making one costs 16 ms of CPU."""
 
 import asyncio
+import json
 import ssl
 from collections import OrderedDict
 from typing import Self
@@ -8,8 +9,11 @@ from typing import Self
 import httpx
 
 from activities.mcp_http.client import MCPClient, build_http_client
+from activities.mcp_http.errors import EndpointRefused
 from activities.mcp_http.types import Endpoint, Limits
+from governance.connection_auth import auth_purpose
 from models.connection import ConnectionTarget
+from models.vault import CannotOpenError, Vault
 
 CAPACITY = 200
 """Clients kept open at once; the least recently used one is closed first."""
@@ -21,8 +25,9 @@ RESULT_ENVELOPE_BYTES = 1024 * 1024
 class ClientPool:
     """Gives out MCP clients; close it when the worker ends."""
 
-    def __init__(self, result_max_bytes: int) -> None:
-        """Let servers send results of up to `result_max_bytes`."""
+    def __init__(self, result_max_bytes: int, vault: Vault) -> None:
+        """Let servers send results of up to `result_max_bytes`; `vault` opens what connections send along."""
+        self._vault = vault
         self._ssl = ssl.create_default_context()
         self._clients: OrderedDict[tuple[str, int, str], httpx.AsyncClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
@@ -61,7 +66,24 @@ class ClientPool:
             elicitation=target.elicitation.value,
             limits=self._limits,
             refusal_statuses=frozenset(target.refusal_statuses),
+            headers=self._headers(target),
         )
+
+    def _headers(self, target: ConnectionTarget) -> dict[str, str]:
+        """Open the headers that the operator gave for a connection.
+
+        Raises:
+            EndpointRefused: they cannot be opened, so nothing may be sent without them.
+        """
+        if target.sealed_auth is None:
+            return {}
+        try:
+            opened = self._vault.open(target.sealed_auth, auth_purpose(target.id))
+        except CannotOpenError as error:
+            message = "The connection's headers cannot be opened with this vault key; set them again."
+            raise EndpointRefused(message, "credential_unusable") from error
+        headers: dict[str, str] = json.loads(opened)
+        return headers
 
     def _evict(self, target: ConnectionTarget) -> None:
         """Close clients of earlier versions of the connection, and the oldest above the capacity."""

@@ -5,20 +5,18 @@ difference is written to the audit trail and to the round's events.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
+from activities.mcp_http.guard import same_origin
 from governance.canonical import JSON
 from governance.snapshots import ToolSnapshot
 from models.audit import AuditFact, AuditKind, append_audit
-from models.binding import ToolBinding
+from models.binding import BindingRef
 from models.connection import Connection, ConnectionTarget, target_of
 from models.database import WriteSession
 from models.round import NewEvent, append_events
-from models.tool import ToolImplementation
 
 
 @dataclass(frozen=True)
@@ -30,27 +28,52 @@ class DriftingCall:
     tool_call_id: str
     key_id: str
     invocation_id: str
-    binding: ToolBinding
+    binding: BindingRef
     snapshot: ToolSnapshot
 
 
+@dataclass(frozen=True)
+class StoredTool:
+    """The implementation that a call is bound to, as it is stored now."""
+
+    snapshot_digest: str
+    retired_at: datetime | None
+
+
 def frozen_target(connection: Connection, snapshot: ToolSnapshot) -> ConnectionTarget:
-    """Return how to dial a connection: as it is now, but at the address that was frozen."""
+    """Return how to dial a connection: as it is now, but at the address that was frozen.
+
+    A credential goes only to the server that it was given for: an address elsewhere gets none.
+    """
     target = target_of(connection)
-    return target if snapshot.server_url in (None, target.url) else replace(target, url=snapshot.server_url)
+    frozen = snapshot.server_url
+    if frozen is None or frozen == target.url:
+        return target
+    sealed_auth = target.sealed_auth if same_origin(frozen, target.url) else None
+    return replace(target, url=frozen, sealed_auth=sealed_auth)
 
 
 def frozen_scope(scope: str, connection: Connection, snapshot: ToolSnapshot) -> str:
     """Return the session scope of a call; a session of one address is never offered to another."""
-    if snapshot.server_url in (None, connection.url):
-        return scope
-    mark = hashlib.sha256(snapshot.server_url.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return f"{scope}@{mark}"
+    return scope if snapshot.server_url in (None, connection.url) else _marked(scope, snapshot)
 
 
-def report_drift(session: WriteSession, call: DriftingCall, connection: Connection | None) -> None:
+def frozen_scopes(scopes: Iterable[str], snapshot: ToolSnapshot) -> tuple[str, ...]:
+    """Return every scope that `frozen_scope` may make of the given ones."""
+    given = tuple(scopes)
+    return (*given, *(_marked(scope, snapshot) for scope in given))
+
+
+def _marked(scope: str, snapshot: ToolSnapshot) -> str:
+    address = snapshot.server_url or ""
+    return f"{scope}@{hashlib.sha256(address.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def report_drift(
+    session: WriteSession, call: DriftingCall, now: StoredTool, connection: Connection | None
+) -> None:
     """Tell where the stored tool is not what the call's round froze any more; nothing else changes."""
-    drifted = _drift(session, call, connection)
+    drifted = _drift(call, now, connection)
     if not drifted:
         return
     append_audit(
@@ -73,13 +96,8 @@ def report_drift(session: WriteSession, call: DriftingCall, connection: Connecti
     append_events(session, call.round_id, [NewEvent("tool_drifted", data)])
 
 
-def _drift(session: Session, call: DriftingCall, connection: Connection | None) -> Mapping[str, JSON]:
+def _drift(call: DriftingCall, now: StoredTool, connection: Connection | None) -> Mapping[str, JSON]:
     drifted: dict[str, JSON] = {}
-    now = session.execute(
-        select(ToolImplementation.snapshot_digest, ToolImplementation.retired_at).where(
-            ToolImplementation.id == call.binding.tool_implementation_id
-        )
-    ).one()
     if now.snapshot_digest != call.binding.snapshot_digest:
         drifted["snapshot"] = now.snapshot_digest
     if now.retired_at is not None:

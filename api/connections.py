@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -11,16 +12,24 @@ from api.changes import record_change
 from api.errors import APIProblem, malformed, not_found
 from api.etags import check_if_match, etag_of
 from api.pages import page_of
-from api.schemas.connections import ConnectionFields, ConnectionSettings, CreateConnectionBody
+from api.schemas.connections import (
+    ConnectionFields,
+    ConnectionSettings,
+    CreateConnectionBody,
+    NoAuth,
+    SharedAuth,
+)
 from api.tool_lists import checked_tool_list
-from governance.canonical import JSON
+from governance.canonical import JSON, canonical_bytes
 from governance.codes import ErrorCode
+from governance.connection_auth import NO_AUTH, auth_purpose, shown_auth
 from governance.names import CONNECTION_NAME, check_connection_name
 from models.base import new_id, utc_now
 from models.connection import Connection, find_connection
 from models.database import ReadSession, WriteSession
 from models.projection import reproject_connection, retire_connection
 from models.tool import ImplementationSource, ToolImplementation, load_catalog, load_snapshots
+from models.vault import Vault
 
 SETTINGS = (
     "url",
@@ -40,6 +49,7 @@ SETTINGS = (
     "max_concurrency",
     "queue_timeout_s",
     "tool_prices",
+    "auth",
     "audit_arguments",
 )
 """What an operator sets; the entity tag is made from these."""
@@ -47,7 +57,7 @@ SETTINGS = (
 CLEARABLE = frozenset({"max_concurrency", "tool_prices"})
 """Settings that null takes away."""
 
-DIALLING = frozenset({"url", "network", "protocol_version", "transport", "elicitation"})
+DIALLING = frozenset({"url", "network", "protocol_version", "transport", "elicitation", "auth"})
 """Settings after whose change the server is contacted again."""
 
 PROJECTED = frozenset({"url", "tool_timeout_s", "idempotency"})
@@ -63,7 +73,9 @@ class EditedConnection:
     needs_sync: bool
 
 
-def create_connection(session: WriteSession, body: CreateConnectionBody, request_id: str) -> tuple[str, str]:
+def create_connection(
+    session: WriteSession, vault: Vault, body: CreateConnectionBody, request_id: str
+) -> tuple[str, str]:
     """Insert a connection; return its id and name.
 
     Raises:
@@ -71,7 +83,9 @@ def create_connection(session: WriteSession, body: CreateConnectionBody, request
     """
     if problem := check_connection_name(body.name):
         raise malformed(f"name: {problem.rstrip('.')}", problems=[{"path": "name", "problem": problem}])
-    connection = Connection(id=new_id(), name=body.name, **_values(body))
+    connection_id = new_id()
+    values = _values(vault, connection_id, body)
+    connection = Connection(id=connection_id, name=body.name, **values)
     session.add(connection)
     try:
         session.flush()
@@ -89,16 +103,25 @@ def create_connection(session: WriteSession, body: CreateConnectionBody, request
 
 
 def edit_connection(
-    session: WriteSession, name: str, body: ConnectionSettings, if_match: str | None, request_id: str
+    session: WriteSession,
+    vault: Vault,
+    name: str,
+    body: ConnectionSettings,
+    if_match: str | None,
+    request_id: str,
 ) -> EditedConnection:
     """Change a connection's settings and, where they are part of its tools' snapshots, its tools."""
     connection = load_connection(session, name, for_update=True)
     before = _settings(connection)
     check_if_match(if_match, etag_of(before), "connection")
-    values = _values(body)
+    values = _values(vault, connection.id, body)
+    sealed = values.pop("sealed_auth", None)
     changed = {field for field, value in values.items() if getattr(connection, field) != value}
     for field in changed:
         setattr(connection, field, values[field])
+    if "auth" in changed:
+        # Sealing the same value again gives other bytes; the fingerprint says whether it is another.
+        connection.sealed_auth = sealed
     if changed:
         connection.updated_at = utc_now()
     session.flush()
@@ -187,18 +210,29 @@ def list_tools(session: ReadSession, name: str) -> dict[str, JSON]:
     return {"tools": shown, "dropped_tools": connection.dropped_tools}
 
 
-def _values(body: ConnectionFields) -> dict[str, JSON]:
-    """Return the settings that a body sets; absent and null leave a field alone, unless null means none."""
-    given = body.model_dump(exclude_unset=True, exclude={"name"})
+def _values(vault: Vault, connection_id: str, body: ConnectionFields) -> dict[str, Any]:
+    """Return the columns that a body sets; absent and null leave a field alone, unless null means none."""
+    given = body.model_dump(exclude_unset=True, exclude={"name", "auth"})
     values = {field: value for field, value in given.items() if value is not None or field in CLEARABLE}
+    if body.auth is not None:
+        values |= _auth(vault, connection_id, body.auth)
     if "tools_to_execute" in given:
         raw = given["tools_to_execute"]
         values["tools_to_execute"] = None if raw is None else list(checked_tool_list(raw, "tools_to_execute"))
     return values
 
 
+def _auth(vault: Vault, connection_id: str, auth: NoAuth | SharedAuth) -> dict[str, Any]:
+    if isinstance(auth, NoAuth):
+        return {"auth": None, "sealed_auth": None}
+    headers = auth.revealed()
+    sealed = vault.seal(canonical_bytes(headers), auth_purpose(connection_id))
+    return {"auth": shown_auth(connection_id, headers), "sealed_auth": sealed}
+
+
 def _settings(connection: Connection) -> dict[str, JSON]:
-    return {field: getattr(connection, field) for field in SETTINGS}
+    settings = {field: getattr(connection, field) for field in SETTINGS}
+    return {**settings, "auth": connection.auth or dict(NO_AUTH)}
 
 
 def _show(session: Session, connection: Connection) -> dict[str, JSON]:

@@ -1,6 +1,6 @@
 """MCP connections: a registered server, how to reach it and what of it may be executed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -108,7 +108,7 @@ class Connection(Base):
     argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
     """See `models.argument_rule`."""
     auth: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
-    """What is shown of the headers that each request carries, as `governance.connection_auth`; None for none."""
+    """What is shown of the headers that each request carries, see `governance.connection_auth`."""
     sealed_auth: Mapped[bytes | None]
     """Those headers as JSON of {name: value}, sealed."""
     audit_arguments: Mapped[bool] = mapped_column(default=False, server_default=false())

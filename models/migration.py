@@ -21,6 +21,10 @@ LOCK_TIMEOUT_MS = 10_000
 """A migration gives up when a table stays locked: waiting longer would stop every other query behind it."""
 
 
+SQLITE_WAIT_MS = 60_000
+"""How long a process waits for another one's migration; it takes seconds on a slow machine."""
+
+
 def migrate(database: Database, revision: str = "head") -> str:
     """Upgrade the database to a revision and return the one it is at; safe when several processes try."""
     with _migrating(database) as connection:
@@ -77,6 +81,8 @@ def _migrating(database: Database) -> Generator[Connection]:
         driver = connection.connection.cursor()
         # The setting is ignored inside a transaction, so it comes before BEGIN.
         driver.execute("PRAGMA foreign_keys=OFF")
+        usual_wait_ms = driver.execute("PRAGMA busy_timeout").fetchone()[0]
+        driver.execute(f"PRAGMA busy_timeout={SQLITE_WAIT_MS:d}")
         try:
             with connection.begin():
                 yield connection
@@ -84,6 +90,7 @@ def _migrating(database: Database) -> Generator[Connection]:
                 if broken:
                     raise BrokenReferencesError(sorted({str(row[0]) for row in broken}))
         finally:
+            driver.execute(f"PRAGMA busy_timeout={usual_wait_ms:d}")
             driver.execute("PRAGMA foreign_keys=ON")
             driver.close()
 

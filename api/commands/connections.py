@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -11,6 +12,9 @@ from api.commands.failures import UsageFailed
 from api.commands.option_groups import with_groups
 from api.commands.output import print_facts, print_json, print_line, print_note, print_table, when
 from api.commands.server import Admin
+from api.configuration.document import DocumentProblem
+from api.configuration.loading import References
+from governance.canonical import JSON
 from governance.codes import IdempotencyClass
 
 CONNECTIONS = "/api/v1/mcp/clients"
@@ -102,6 +106,14 @@ class Settings:
     elicitation: Annotated[
         Elicitation | None, typer.Option(help="What a tool is told that asks for a person's input.")
     ] = None
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SOURCE",
+            help="A header for every request, its value from env:VARIABLE or file:PATH; repeatable.",
+        ),
+    ] = None
+    no_headers: Annotated[bool, typer.Option("--no-headers", help="Send no header of ours any more.")] = False
     refusal_status: Annotated[
         list[int] | None, typer.Option(help="A status that proves that a call did not run; repeatable.")
     ] = None
@@ -109,6 +121,10 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """Return the given settings as the control plane takes them."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
+        if given.pop("no_headers"):
+            given["auth"] = {"kind": "none"}
+        if headers := given.pop("header", None):
+            given["auth"] = {"kind": "shared", "headers": _read_headers(headers)}
         names = {
             "tools": "tools_to_execute",
             "open_to_all": "open_to_all_keys",
@@ -246,6 +262,23 @@ def tools(admin: Admin, name: Name) -> None:
     _note_dropped(found["dropped_tools"])
 
 
+def _read_headers(options: list[str]) -> dict[str, str]:
+    """Read the values of headers from where the options say; a value never stands on a command line."""
+    sources: dict[str, JSON] = {}
+    for option in options:
+        name, equals, source = option.partition("=")
+        if not equals or not source.startswith(("env:", "file:")):
+            raise UsageFailed(
+                f"--header {name[:60]}: write {name[:60]}=env:VARIABLE or {name[:60]}=file:PATH"
+            )
+        sources[name] = source
+    references = References(Path())
+    try:
+        return {name: str(references.walk(source, (name,))) for name, source in sources.items()}
+    except DocumentProblem as problem:
+        raise UsageFailed(f"--header {problem}") from problem
+
+
 def path_of(name: str, *below: str) -> str:
     """Return the path of a connection, or of something below it."""
     return "/".join([CONNECTIONS, quote(name, safe=""), *below])
@@ -273,6 +306,7 @@ def _show(admin: Admin, connection: dict[str, Any]) -> None:
             ("May execute", connection["tools_to_execute"] or "(none): give --tools"),
             ("Open to all keys", connection["open_to_all_keys"]),
             ("Tool timeout", f"{connection['tool_timeout_s']:g} s"),
+            ("Headers", ", ".join(connection["auth"].get("headers", ())) or "(none)"),
             ("Repeats", connection["idempotency"]),
             ("Session", f"{connection['session_scope']}, on loss {connection['on_session_loss']}"),
             ("Protocol", connection["protocol_version"]),

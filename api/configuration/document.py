@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from api.schemas.connections import ConnectionSettings
+from api.schemas.connections import ConnectionSettings, NoAuth
 from governance.argument_rules import RuleLevel, rules_problem
 from governance.canonical import JSON
 from governance.decision import RequestFilterMode
@@ -78,7 +78,11 @@ class ConnectionDocument(ConnectionSettings):
     @property
     def settings(self) -> dict[str, JSON]:
         """What is said of the connection; null says nothing, but for the list, where it grants nothing."""
-        said = self.model_dump(mode="json", exclude_unset=True)
+        said = self.model_dump(mode="json", exclude_unset=True, exclude={"auth"})
+        if self.auth is not None:
+            # The values are needed here: they go to the control plane, which seals them.
+            headers = {} if isinstance(self.auth, NoAuth) else {"headers": self.auth.revealed()}
+            said["auth"] = {"kind": self.auth.kind, **headers}
         return {
             name: value for name, value in said.items() if value is not None or name == "tools_to_execute"
         }
@@ -157,6 +161,12 @@ def read_document(value: JSON, secrets: Mapping[tuple[str, ...], str]) -> Docume
     except ValidationError as error:
         found = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors(include_input=False)]
         raise DocumentProblem("\n".join(found)) from None
+    for name, connection in (document.connections or {}).items():
+        headers = connection.settings.get("auth", {}).get("headers", {})
+        for header in headers:
+            if ("connections", name, "auth", "headers", header) not in secrets:
+                place = f"connections.{name}.auth.headers.{header}"
+                raise DocumentProblem(f"{place}: write env:NAME or file:PATH, never the value itself")
     for name, key in (document.keys or {}).items():
         if key.secret is not None and ("keys", name, "secret") not in secrets:
             raise DocumentProblem(f"keys.{name}.secret: write env:NAME or file:PATH, never the secret itself")

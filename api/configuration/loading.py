@@ -84,7 +84,7 @@ class References:
             return value
         resolved = dict(value)
         if "connections" in value:
-            resolved["connections"] = self._walk(value["connections"], ("connections",))
+            resolved["connections"] = self.walk(value["connections"], ("connections",))
         if is_object(value.get("keys")):
             resolved["keys"] = {name: self._key(name, key) for name, key in value["keys"].items()}
         return resolved
@@ -92,13 +92,14 @@ class References:
     def _key(self, name: str, key: JSON) -> JSON:
         if not is_object(key) or "secret" not in key:
             return key
-        return {**key, "secret": self._walk(key["secret"], ("keys", name, "secret"))}
+        return {**key, "secret": self.walk(key["secret"], ("keys", name, "secret"))}
 
-    def _walk(self, value: JSON, place: tuple[str, ...]) -> JSON:
+    def walk(self, value: JSON, place: tuple[str, ...]) -> JSON:
+        """Return a value with the references in it resolved; raises DocumentProblem, naming `place`."""
         if is_object(value):
-            return {name: self._walk(item, (*place, name)) for name, item in value.items()}
+            return {name: self.walk(item, (*place, name)) for name, item in value.items()}
         if is_array(value):
-            return [self._walk(item, (*place, str(number))) for number, item in enumerate(value)]
+            return [self.walk(item, (*place, str(number))) for number, item in enumerate(value)]
         if not isinstance(value, str):
             return value
         kind, colon, name = value.partition(":")

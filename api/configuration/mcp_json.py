@@ -5,19 +5,18 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
 from api.configuration.document import DocumentProblem
 from governance.canonical import JSON, is_array, is_object
+from governance.connection_auth import AuthKind, headers_problem
 from governance.names import check_connection_name
-from models.connection import Network
+from models.connection import Network, Transport
 
 HTTP_TYPES: Final = frozenset({"http", "streamable-http", "streamable_http", "streamableHttp"})
 SSE_TYPE: Final = "sse"
-OLD_TRANSPORT: Final = "2024-11-05"
-"""The version whose transport is HTTP with server-sent events."""
 
 _ILLEGIBLE: Final = re.compile(r"[^a-z0-9]+")
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
@@ -31,18 +30,22 @@ class HTTPEntry:
     name: str
     url: str
     network: Network
-    protocol_version: str
+    transport: Transport
+    headers: Mapping[str, str] = field(repr=False)
     notes: tuple[str, ...]
 
     @property
     def body(self) -> dict[str, JSON]:
         """What the control plane takes to make the connection; nothing may be executed yet."""
-        return {
+        body: dict[str, JSON] = {
             "name": self.name,
             "url": self.url,
             "network": self.network.value,
-            "protocol_version": self.protocol_version,
+            "transport": self.transport.value,
         }
+        if self.headers:
+            body["auth"] = {"kind": AuthKind.SHARED.value, "headers": dict(self.headers)}
+        return body
 
 
 @dataclass(frozen=True)
@@ -135,14 +138,26 @@ def _http(listed_name: str, name: str, url: str, kind: JSON, entry: Mapping[str,
         return UnusableEntry(listed_name, "its url is not one of http or https")
     if kind is not None and kind not in HTTP_TYPES and kind != SSE_TYPE:
         return UnusableEntry(listed_name, f"its transport {str(kind)[:40]!r} is unknown")
-    notes: list[str] = []
-    headers = entry.get("headers")
-    if is_object(headers) and headers:
-        notes.append(f"its headers ({', '.join(sorted(headers))}) are credentials and are not imported")
+    headers, notes = _headers(name, entry.get("headers"))
     if entry.get("disabled") is True:
         notes.append("it is disabled in the file; the connection is made enabled and grants nothing")
-    version = OLD_TRANSPORT if kind == SSE_TYPE else "auto"
-    return HTTPEntry(listed_name, name, url, network, version, tuple(notes))
+    transport = Transport.HTTP_SSE if kind == SSE_TYPE else Transport.STREAMABLE_HTTP
+    return HTTPEntry(listed_name, name, url, network, transport, headers, tuple(notes))
+
+
+def _headers(name: str, listed: JSON) -> tuple[dict[str, str], list[str]]:
+    """Return the headers that can be taken over, all or none, and what is to be said of them."""
+    if not is_object(listed) or not listed:
+        return {}, []
+    given = {header: value for header, value in listed.items() if isinstance(value, str)}
+    shown = ", ".join(sorted(listed))
+    if len(given) == len(listed) and not any(_VARIABLE.search(value) for value in given.values()):
+        problem = headers_problem(given)
+        if problem is None:
+            return given, [f"its headers ({shown}) are sent with each request, and stored sealed"]
+        return {}, [f"its headers ({shown}) are not imported: {problem}"]
+    hint = f"sluicegate connections set {name} --header NAME=env:VARIABLE"
+    return {}, [f"its headers ({shown}) hold variables of its own client and are not imported: {hint}"]
 
 
 def network_of(url: str) -> Network | None:

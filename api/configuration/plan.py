@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from api.configuration.document import ConnectionDocument, Document, DocumentProblem, KeyDocument
-from governance.canonical import JSON
+from governance.canonical import JSON, is_object
+from governance.connection_auth import shown_auth
 
 FROM_REFERENCE = "(by reference)"
 """What is shown instead of a value that came by reference."""
@@ -209,6 +210,16 @@ def _differences(
         # No list and an empty one both grant nothing.
         if before == value or (not before and not value and name == "tools_to_execute"):
             continue
+        if name == "auth" and is_object(before) and _is_same_auth(value, before, now.get("id")):
+            continue
         by_reference = any(found[: len(place) + 1] == (*place, name) for found in secrets)
         changes.append(FieldChange(name, before, value, FROM_REFERENCE if by_reference else None))
     return tuple(changes)
+
+
+def _is_same_auth(wanted: JSON, shown: Mapping[str, JSON], connection_id: JSON) -> bool:
+    """Compare headers with what is shown of those that are set, which is a fingerprint."""
+    if not is_object(wanted) or wanted["kind"] != shown["kind"]:
+        return False
+    headers = {name: str(value) for name, value in wanted.get("headers", {}).items()}
+    return not headers or shown_auth(str(connection_id), headers)["fingerprint"] == shown["fingerprint"]

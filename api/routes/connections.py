@@ -67,7 +67,7 @@ async def create(request: Request, deps: Deps) -> Response:
     """
     body = await read_model(request, CreateConnectionBody, deps.settings.body_max_bytes)
     request_id: str = request.state.request_id
-    connection_id, name = await deps.database.write(create_connection, body, request_id)
+    connection_id, name = await deps.database.write(create_connection, deps.vault, body, request_id)
     sync = await _sync(deps, connection_id)
     shown = await deps.database.read(read_connection, name)
     headers = {"location": f"/api/v1/mcp/clients/{name}", "etag": shown["etag"]}
@@ -108,7 +108,9 @@ async def edit(request: Request, deps: Deps, name: str) -> Response:
     """Change settings; fields that are absent stay as they are. A new address is contacted at once."""
     body = await read_model(request, ConnectionSettings, deps.settings.body_max_bytes)
     request_id: str = request.state.request_id
-    edited = await deps.database.write(edit_connection, name, body, if_match_of(request), request_id)
+    edited = await deps.database.write(
+        edit_connection, deps.vault, name, body, if_match_of(request), request_id
+    )
     if not edited.needs_sync:
         return JSONResponse(edited.shown, headers={"etag": edited.shown["etag"]})
     sync = await _sync(deps, edited.connection_id)
@@ -126,7 +128,9 @@ async def disable(request: Request, deps: Deps, name: str) -> Response:
     """Take a connection out of use; its tools are hidden and its settings kept. PATCH enables it again."""
     request_id: str = request.state.request_id
     body = ConnectionSettings(enabled=False)
-    edited = await deps.database.write(edit_connection, name, body, if_match_of(request), request_id)
+    edited = await deps.database.write(
+        edit_connection, deps.vault, name, body, if_match_of(request), request_id
+    )
     return JSONResponse(edited.shown, headers={"etag": edited.shown["etag"]})
 
 

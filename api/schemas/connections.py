@@ -1,13 +1,22 @@
 """Connections and policy overlays on the control plane."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    model_validator,
+)
 
 from api.schemas.values import AnyJSON, Text
 from governance.codes import IdempotencyClass
+from governance.connection_auth import AuthKind, headers_problem
 from models.connection import (
     ConnectionHealth,
     Elicitation,
@@ -63,6 +72,44 @@ Price = Annotated[
 """An exact amount of money."""
 
 
+class NoAuth(BaseModel):
+    """The connection sends no credential."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["none"]
+
+
+class SharedAuth(BaseModel):
+    """The connection sends the operator's headers with each request, whichever key calls."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["shared"]
+    headers: Annotated[
+        dict[str, SecretStr],
+        Field(description="By name, such as `Authorization`. Stored sealed, and never shown."),
+    ]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if problem := headers_problem(self.revealed()):
+            raise ValueError(f"headers: {problem}")
+        return self
+
+    def revealed(self) -> dict[str, str]:
+        """Return the headers with their values."""
+        return {name: value.get_secret_value() for name, value in self.headers.items()}
+
+
+class ShownAuth(BaseModel):
+    """How a connection proves itself; of headers only the names, and a fingerprint that tells of a change."""
+
+    kind: AuthKind
+    headers: list[str] | None = None
+    fingerprint: str | None = None
+
+
 class ConnectionFields(BaseModel):
     """What may be set of a connection, beside its address."""
 
@@ -100,6 +147,7 @@ class ConnectionFields(BaseModel):
         dict[PricedTool, Price] | None,
         Field(max_length=10_000, description="By upstream name, `*` for all others; null for no prices."),
     ] = None
+    auth: Annotated[NoAuth | SharedAuth, Field(discriminator="kind")] | None = None
     audit_arguments: bool | None = Field(
         default=None, description="Whether the audit trail keeps the arguments of calls, as they are sent."
     )
@@ -169,6 +217,7 @@ class ConnectionBody(BaseModel):
     max_concurrency: int | None
     queue_timeout_s: float
     tool_prices: dict[str, str] | None
+    auth: ShownAuth
     audit_arguments: bool
     health: ConnectionHealth
     last_failure: FailureBody | None

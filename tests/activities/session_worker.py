@@ -19,7 +19,10 @@ from workflows.engine import TemporalEngine
 
 async def run(url: str, address: str, task_queue: str) -> None:
     client = await Client.connect(address, data_converter=pydantic_data_converter)
-    async with Database(url, busy_timeout_ms=15_000) as database, ClientPool(1024 * 1024) as clients:
+    async with (
+        Database(url, busy_timeout_ms=15_000) as database,
+        ClientPool(1024 * 1024, Vault(bytes(32))) as clients,
+    ):
         catalogs = CatalogWatch(database, TemporalEngine(client, task_queue, 5.0, 2.0))
         async with (
             StreamKeeper(database, catalogs) as streams,

@@ -87,7 +87,10 @@ async def fellow(
     database: Database, world: World, engine: Engine | None = None, times: StreamTimes = QUICK
 ) -> AsyncIterator[Fellow]:
     catalogs = CatalogWatch(database, engine or Engine())
-    async with ClientPool(1024 * 1024) as clients, StreamKeeper(database, catalogs, times) as keeper:
+    async with (
+        ClientPool(1024 * 1024, Vault(bytes(32))) as clients,
+        StreamKeeper(database, catalogs, times) as keeper,
+    ):
         yield Fellow(database, clients, keeper, McpSessions(database, VAULT), f"key:{world.key_id}")
 
 
@@ -269,7 +272,7 @@ async def test_many_notices_of_a_changed_list_ask_for_one_refresh(database: Data
 
 
 async def swept(database: Database, idle: timedelta = timedelta(0)) -> int:
-    async with ClientPool(1024) as clients:
+    async with ClientPool(1024, Vault(bytes(32))) as clients:
         report = await SessionSweeper(database, VAULT, clients, Engine(), idle).sweep_sessions()
         return report.ended
 

@@ -35,7 +35,10 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @asynccontextmanager
 async def mcp_bench(client: Client, database: Database, task_queue: str) -> AsyncIterator[RoundBench]:
     catalogs = CatalogWatch(database, TemporalEngine(client, task_queue, 5.0, 2.0))
-    async with ClientPool(1024 * 1024) as clients, StreamKeeper(database, catalogs) as streams:
+    async with (
+        ClientPool(1024 * 1024, Vault(bytes(32))) as clients,
+        StreamKeeper(database, catalogs) as streams,
+    ):
         runner = McpRunner(clients, McpSessions(database, Vault(bytes(32))), streams, 1024 * 1024)
         async with round_worker(client, database, runner, task_queue=task_queue) as bench:
             yield bench

@@ -23,7 +23,7 @@ from api.configuration.mcp_json import (
     network_of,
     read_servers,
 )
-from models.connection import Network
+from models.connection import Network, Transport
 from tests.api.bench import ADMIN_TOKEN
 from tests.gateway.stage import Stage, listed_names, stage
 from tests.support.command_line import Done, sluicegate
@@ -283,15 +283,63 @@ MCP_JSON: dict[str, Any] = {
 }
 
 
+async def test_headers_of_a_connection_are_applied_by_reference_and_told_apart(
+    gateway: Stage, tmp_path: Path
+) -> None:
+    text = f"""
+version: 1
+connections:
+  sealed:
+    url: {gateway.probe_url}
+    network: loopback
+    auth: {{kind: shared, headers: {{Authorization: env:UPSTREAM_TOKEN}}}}
+"""
+    file = write(tmp_path, text)
+    first, second = ({"UPSTREAM_TOKEN": f"Bearer planted-{number}"} for number in (1, 2))
+
+    made = await run(gateway, tmp_path, "apply", "-f", file, extra=first)
+    same = await run(gateway, tmp_path, "apply", "-f", file, extra=first)
+    drift = await run(gateway, tmp_path, "apply", "-f", file, "--dry-run", extra=second)
+    literal = write(tmp_path, text.replace("env:UPSTREAM_TOKEN", "Bearer planted-3"), "literal.yaml")
+    refused = await run(gateway, tmp_path, "apply", "-f", literal)
+
+    assert made.status == 0, made.err
+    assert same.out == "Nothing to change.\n"
+    assert (drift.status, "auth: (by reference)" in drift.out) == (1, True), drift.out
+    assert "connections.sealed.auth.headers.Authorization: write env:NAME or file:PATH" in refused.err
+    assert [done for done in (made, same, drift, refused) if "planted" in done.out + done.err] == []
+    assert dict(gateway.probe.received[-1].headers)["authorization"] == "Bearer planted-1"
+
+
+async def test_headers_are_set_and_taken_away_on_the_command_line(gateway: Stage, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("Bearer planted-4\n")
+    source = f"Authorization=file:{tmp_path / 'token'}"
+    url = ("connections", "add", "told", gateway.probe_url, "--network", "loopback")
+
+    made = await run(gateway, tmp_path, *url, "--header", source)
+    literal = await run(gateway, tmp_path, "connections", "set", "told", "--header", "X-Key=planted-5")
+    missing = await run(gateway, tmp_path, "connections", "set", "told", "--header", "X-Key=env:NOT_THERE")
+    assert made.status == 0, made.err
+    assert dict(gateway.probe.received[-1].headers)["authorization"] == "Bearer planted-4"
+    assert "write X-Key=env:VARIABLE or X-Key=file:PATH" in literal.err
+    assert "the environment has no variable 'NOT_THERE'" in missing.err
+    assert [done for done in (made, literal, missing) if "planted" in done.out + done.err] == []
+
+    cleared = await run(gateway, tmp_path, "connections", "set", "told", "--no-headers")
+    assert (cleared.status, "Authorization" in cleared.out) == (0, False), cleared.err
+
+
 def test_an_mcp_json_is_read_server_by_server() -> None:
     entries = {entry.listed_name: entry for entry in read_servers(MCP_JSON)}
 
     orders, legacy, reserved = entries["Orders API"], entries["legacy"], entries["core_matrix"]
     assert isinstance(orders, HTTPEntry)
-    assert (orders.name, orders.network, orders.protocol_version) == ("orders_api", Network.LOOPBACK, "auto")
-    assert orders.notes == ("its headers (Authorization) are credentials and are not imported",)
+    assert (orders.name, orders.network) == ("orders_api", Network.LOOPBACK)
+    assert orders.body["auth"] == {"kind": "shared", "headers": {"Authorization": "Bearer abc-secret"}}
+    assert orders.notes == ("its headers (Authorization) are sent with each request, and stored sealed",)
+    assert "abc-secret" not in repr(orders)
     assert isinstance(legacy, HTTPEntry)
-    assert (legacy.network, legacy.protocol_version) == (Network.PUBLIC, "2024-11-05")
+    assert (legacy.network, legacy.transport) == (Network.PUBLIC, Transport.HTTP_SSE)
     assert isinstance(reserved, HTTPEntry)
     assert (reserved.name, reserved.network) == ("mcp_core_matrix", Network.PRIVATE)
     files = entries["files"]
@@ -302,6 +350,21 @@ def test_an_mcp_json_is_read_server_by_server() -> None:
     )
     assert files.variables == ("TOKEN",)
     assert all(isinstance(entries[name], UnusableEntry) for name in ("ws", "template", "broken"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"Authorization": "Bearer ${TOKEN}"}, "hold variables"),
+        ({"Authorization": 7}, "hold variables"),
+        ({"Mcp-Session-Id": "x"}, "belongs to the protocol"),
+    ],
+)
+def test_headers_that_cannot_be_sent_as_they_stand_are_left_out(headers: dict[str, Any], why: str) -> None:
+    (entry,) = read_servers({"mcpServers": {"a": {"url": "https://mcp.example/", "headers": headers}}})
+    assert isinstance(entry, HTTPEntry)
+    assert "auth" not in entry.body
+    assert why in entry.notes[0]
 
 
 def test_names_that_collide_get_names_of_their_own_whatever_the_order() -> None:

@@ -22,6 +22,7 @@ from governance.canonical import JSON
 from governance.resolutions import OnUnknown, ResolutionKind
 from models.database import Database
 from models.migration import migrate
+from models.vault import Vault
 from tests.support.rounds import RoundBench, round_worker
 from tests.support.scripted_runner import ScriptedRunner, echo
 from tests.support.temporal_server import connect, running_temporal
@@ -124,7 +125,7 @@ async def reconcile(client: Client, database: Database, world: World) -> Workflo
 
 async def connection_sync(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """A server that cannot be reached."""
-    async with ClientPool(1024) as clients:
+    async with ClientPool(1024, Vault(bytes(32))) as clients:
         worker = Worker(
             client,
             task_queue="sync",
