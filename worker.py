@@ -115,7 +115,7 @@ async def running_worker(
     """Run a worker until the block is left, then let its running calls finish for the drain time."""
     settings = parts.settings
     async with AsyncExitStack() as stack:
-        clients = await stack.enter_async_context(ClientPool(settings.result_hard_max_bytes))
+        clients = await stack.enter_async_context(ClientPool(settings.result_hard_max_bytes, parts.vault))
         tools = ToolCache()
         sessions = McpSessions(parts.database, parts.vault)
         engine = engine_of(settings, parts.client)
