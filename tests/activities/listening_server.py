@@ -30,7 +30,8 @@ class ListeningServer:
 
     announces: bool = True
     modern: bool = False
-    offers_stream: bool = True
+    instead_of_stream: bytes | None = None
+    """What a GET is answered; nothing at all with b""."""
     first_event: bytes = b"id: p\ndata:\n\n"
     sessions: list[str] = field(default_factory=list[str])
     deleted: list[str] = field(default_factory=list[str])
@@ -62,8 +63,19 @@ class ListeningServer:
             await self._stream(session, request.headers.get("last-event-id"), peer)
         elif "id" not in request.message:
             await peer.send(http(202, b"", None))
+        elif (refusal := self._era_refusal(request, session)) is not None:
+            await peer.send(http(400, dump(refusal)))
         else:
             await self._answer(request, peer)
+
+    def _era_refusal(self, request: RawRequest, session: str) -> dict[str, Any] | None:
+        """Say what a server of one era says to a call of the other."""
+        if request.rpc_method != "tools/call" or self.modern == (session == ""):
+            return None
+        if self.modern:
+            known = {"supported": ["2026-07-28"]}
+            return error(request.message["id"], -32022, "Unsupported protocol version", known)
+        return error(None, -32000, "Bad Request: Server not initialized")
 
     async def _answer(self, request: RawRequest, peer: Peer) -> None:
         match request.rpc_method:
@@ -83,6 +95,8 @@ class ListeningServer:
                 value = {**text_result("done"), "resultType": "complete"}
                 await peer.send(sse_head() + b"".join(told) + event(result(request.message["id"], value)))
                 peer.close()
+            case "ping":
+                await peer.send(http(200, dump(result(request.message["id"], {}))))
             case _:
                 await peer.send(http(400, dump(error(request.message["id"], -32601, "Method not found"))))
 
@@ -109,8 +123,8 @@ class ListeningServer:
 
     async def _stream(self, session: str, last_event_id: str | None, peer: Peer) -> None:
         self.opened.append((session, last_event_id))
-        if not self.offers_stream:
-            await peer.send(http(405))
+        if self.instead_of_stream is not None:
+            await (peer.send(self.instead_of_stream) if self.instead_of_stream else peer.wait_closed())
             return
         if session in self.streams:
             self.conflicts += 1

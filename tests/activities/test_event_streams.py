@@ -24,6 +24,7 @@ from models.key import ApiKey
 from models.mcp_session import LAST_EVENT_MAX_BYTES, McpSession, SessionState
 from models.vault import Vault
 from tests.activities.listening_server import CHANGED, ListeningServer, listening_server
+from tests.support.raw_server import http
 from tests.support.world import ConnectionPlan, World, build_world
 
 pytestmark = pytest.mark.anyio
@@ -201,15 +202,31 @@ async def test_a_lease_that_its_holder_lets_expire_is_taken_over(database: Datab
     assert server.conflicts == 0
 
 
-async def test_a_server_without_a_stream_is_asked_once_by_all_workers_together(database: Database) -> None:
-    async with listening_server(offers_stream=False) as server:
+@pytest.mark.parametrize(
+    "page",
+    [http(405), http(404, b"<h1>Not Found</h1>", "text/html"), http(200, b"{}")],
+    ids=["405", "404", "200 JSON"],
+)
+async def test_a_server_without_a_stream_is_asked_once_by_all_workers_together(
+    database: Database, page: bytes
+) -> None:
+    async with listening_server(instead_of_stream=page) as server:
         world, target = await connect(database, server, EventStream.ALWAYS)
         async with fellow(database, world) as first, fellow(database, world) as second:
             await first.call(target)
             await until(database, lambda row: row.stream_token is None and row.stream_expires_at is not None)
             await second.call(target)
             await first.call(target)
-        assert (server.calls, len(server.opened)) == (3, 1)
+        assert (server.calls, len(server.opened), server.sessions) == (3, 1, ["s1"])
+
+
+async def test_a_server_that_never_answers_a_get_holds_up_no_call(database: Database) -> None:
+    async with listening_server(instead_of_stream=b"") as server:
+        world, target = await connect(database, server, EventStream.ALWAYS)
+        async with fellow(database, world) as worker, asyncio.timeout(5):
+            await worker.call(target)
+            await worker.call(target)
+        assert (server.calls, len(server.opened)) == (2, 1)
 
 
 async def test_a_stream_that_is_not_used_any_more_ends(database: Database) -> None:
