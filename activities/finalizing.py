@@ -21,17 +21,11 @@ from governance.codes import (
     RoundState,
     SendOutcome,
 )
-from governance.resolutions import effective_status, is_open_question
-from models.base import utc_now
+from governance.resolutions import effective_status
 from models.database import Database, WriteSession
-from models.invocation import (
-    Settlement,
-    ToolInvocation,
-    load_invocations,
-    lock_open_invocations,
-)
-from models.resolution import refresh_has_unknown
-from models.round import NewEvent, Round, RoundCall, append_events, load_round_calls, lock_round
+from models.ending import CallStanding, end_round, load_standings
+from models.invocation import Settlement, ToolInvocation, lock_open_invocations
+from models.round import HeldRound, NewEvent, RoundCall, hold_round, load_round_calls
 from models.send import load_doubtful
 from models.slot import drop_waiting
 
@@ -112,22 +106,18 @@ def finalize(session: WriteSession, request: FinalizeRound) -> FinalizedRound:
     stays as it is, and so do calls of it that an operator has had made again.
     """
     open_rows = lock_open_invocations(session, request.round_id)
-    row = lock_round(session, request.round_id)
-    calls = load_round_calls(session, row.id)
+    row = hold_round(session, request.round_id)
     replaced = request.workflow_id not in ("", row.workflow_id)
     if replaced or row.state in TERMINAL_ROUND_STATES:
-        return _count(row.state, calls, load_invocations(session, row.id))
-    _settle_abandoned(session, row, calls, open_rows, canceled=request.canceled)
+        return _count(row.state, load_standings(session, row.id))
+    if open_rows:
+        calls = load_round_calls(session, row.id)
+        _settle_abandoned(session, row, calls, open_rows, canceled=request.canceled)
     if request.canceled:
         drop_waiting(session, row.workflow_id)
-    session.expire_all()
-    counts = _count(request.state, calls, load_invocations(session, row.id))
-    row.state = request.state
-    row.state_reason = request.failure[:255] or None
-    row.finished_at = utc_now()
-    session.flush()
-    append_events(session, row.id, [NewEvent(f"round_{counts.state}", _tally(counts))])
-    refresh_has_unknown(session, row.id)
+    counts = _count(request.state, load_standings(session, row.id))
+    event = NewEvent(f"round_{counts.state}", _tally(counts))
+    end_round(session, row.id, request.state, request.failure[:255] or None, event)
     return counts
 
 
@@ -140,23 +130,15 @@ def settle_lost(session: WriteSession, request: SettleLost) -> LostCalls:
     ]
     ids = {call.invocation_id for call in calls if call.invocation_id is not None}
     open_rows = lock_open_invocations(session, request.round_id, ids)
-    _settle_abandoned(session, lock_round(session, request.round_id), calls, open_rows, canceled=False)
-    session.expire_all()
-    invocations = load_invocations(session, request.round_id)
-    unknown = [
-        call.position
-        for call in calls
-        if call.invocation_id is not None
-        and is_open_question(
-            invocations[call.invocation_id].outcome, invocations[call.invocation_id].resolution_kind
-        )
-    ]
-    return LostCalls(unknown)
+    _settle_abandoned(session, hold_round(session, request.round_id), calls, open_rows, canceled=False)
+    lost = {call.position for call in calls}
+    standings = load_standings(session, request.round_id)
+    return LostCalls([call.position for call in standings if call.position in lost and call.is_open_question])
 
 
 def _settle_abandoned(
     session: WriteSession,
-    row: Round,
+    row: HeldRound,
     calls: Sequence[RoundCall],
     open_rows: Sequence[ToolInvocation],
     *,
@@ -170,7 +152,7 @@ def _settle_abandoned(
         if call is None:
             continue
         place = SettledPlace(
-            invocation=invocation,
+            invocation_id=invocation.id,
             round_id=row.id,
             position=call.position,
             stage=call.stage,
@@ -193,21 +175,18 @@ def _abandoned(tool: str, *, was_sent: bool, canceled: bool) -> CallOutcome:
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
-def _count(
-    state: RoundState, calls: Sequence[RoundCall], invocations: dict[str, ToolInvocation]
-) -> FinalizedRound:
+def _count(state: RoundState, calls: Sequence[CallStanding]) -> FinalizedRound:
     by_status = dict.fromkeys(InvocationStatus, 0)
     refused = never_started = unknown = 0
     canceled = state is RoundState.CANCELED
     for call in calls:
-        if call.refusal is not None:
+        if call.is_refused:
             refused += 1
-        elif call.invocation_id is None:
+        elif call.status is None:
             never_started += 1
         else:
-            invocation = invocations[call.invocation_id]
-            by_status[effective_status(invocation.status, invocation.resolution_kind)] += 1
-            unknown += is_open_question(invocation.outcome, invocation.resolution_kind)
+            by_status[effective_status(call.status, call.resolution)] += 1
+            unknown += call.is_open_question
     return FinalizedRound(
         state=state.value,
         succeeded=by_status[InvocationStatus.SUCCEEDED],

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, exists, select
 from sqlalchemy.orm import Session
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -21,31 +21,34 @@ from governance.codes import TERMINAL_ROUND_STATES, Classification, ErrorCode, R
 from governance.decision import Denied, Level, decide, revisions_of
 from governance.filters import InvalidFilter, RequestFilter, parse_request_filter
 from governance.resolutions import OnUnknown
-from governance.snapshots import ToolSnapshot
+from governance.snapshots import ToolSnapshot, frozen_set_digest
 from governance.tool_cache import KnownTool, ToolCache
 from models.argument_rule import key_rules
 from models.audit import AuditFact, AuditKind, append_audit
-from models.base import new_id, utc_now
+from models.base import new_id
 from models.binding import BindingOwner, ToolBinding, insert_bindings, load_bindings_by_id
 from models.catalog import CallerPlace, World, load_world
 from models.conversation import Conversation, find_conversation
 from models.database import Database, WriteSession
 from models.key import ApiKey
-from models.payload import load_payload, store_payload
+from models.payload import Payload, store_payload, store_payloads
 from models.place import load_standing
 from models.program import ProgramVersion
 from models.round import (
+    BoundCall,
     NewEvent,
     RequestedCall,
     RequestedRound,
     Round,
     RoundCall,
-    append_events,
+    RoundStart,
+    begin_round,
+    bind_calls,
     insert_round,
     load_round_calls,
 )
 from models.task import TERMINAL_TASK_STATES, Task, find_task, load_task_world
-from models.tool import CatalogTool, FrozenSet, load_snapshots, store_frozen_set
+from models.tool import CatalogTool, FrozenSet, insert_frozen_set, load_snapshots
 
 ROUND_ABANDONED = "RoundAbandoned"
 """Failure type: the round got a 503 and must never start."""
@@ -135,7 +138,7 @@ def freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> Fro
         ApplicationError: of type RoundAbandoned, RoundEnded, RoundMismatch or RoundUnknown; none gets better
             by retrying.
     """
-    row = _find_or_insert(session, request)
+    row, key = _find_or_insert(session, request)
     if row.state is RoundState.ABANDONED:
         raise _refusal(ROUND_ABANDONED, f"Round {row.id!r} was abandoned before it started.")
     if request.body_digest and request.body_digest != row.body_digest:
@@ -145,9 +148,9 @@ def freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> Fro
         return _stored_plan(session, row, tools)
     if row.state in TERMINAL_ROUND_STATES:
         raise _refusal(ROUND_ENDED, f"Round {row.id!r} ended as {row.state.value} before it was frozen.")
-    # Every change of a row is sent once, at the end: the reads between look at other rows.
-    with session.no_autoflush:
-        return _freeze_now(session, row, tools)
+    # A key that was deleted since the round was asked for: its calls are refused like a disabled key's.
+    deleted = ApiKey(id=row.key_id, name="", enabled=False, has_tool_config=False)
+    return _freeze_now(session, row, key or deleted, tools)
 
 
 def _go_on(session: WriteSession, row: Round) -> None:
@@ -161,13 +164,18 @@ def _refusal(kind: str, message: str) -> ApplicationError:
     return ApplicationError(message, type=kind, non_retryable=True)
 
 
-_OF_WORKFLOW = select(Round).where(Round.workflow_id == bindparam("workflow")).with_for_update()
+_OF_WORKFLOW = (
+    select(Round, ApiKey)
+    .outerjoin(ApiKey, ApiKey.id == Round.key_id)
+    .where(Round.workflow_id == bindparam("workflow"))
+    .with_for_update(of=Round)
+)
 
 
-def _find_or_insert(session: WriteSession, request: FreezeRound) -> Round:
-    row = session.scalar(_OF_WORKFLOW, {"workflow": request.workflow_id})
-    if row is not None:
-        return row
+def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round, ApiKey | None]:
+    found = session.execute(_OF_WORKFLOW, {"workflow": request.workflow_id}).one_or_none()
+    if found is not None:
+        return found[0], found[1]
     if request.round_id:
         raise _refusal(ROUND_UNKNOWN, f"Round {request.round_id!r} is not stored.")
     if session.get(ApiKey, request.key_id) is None:
@@ -185,7 +193,7 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> Round:
     conversation_id = request.conversation_id if task is None else task.conversation_id
     if conversation_id is not None and find_conversation(session, conversation_id, request.key_id) is None:
         raise _refusal(ROUND_UNKNOWN, f"Key {request.key_id!r} has no conversation {conversation_id!r}.")
-    return insert_round(
+    insert_round(
         session,
         RequestedRound(
             workflow_id=request.workflow_id,
@@ -209,6 +217,8 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> Round:
         ),
         new_id(),
     )
+    row, key = session.execute(_OF_WORKFLOW, {"workflow": request.workflow_id}).one()
+    return row, key
 
 
 def _task_of(session: Session, task_id: str, key_id: str) -> Task:
@@ -237,37 +247,54 @@ class _Turned:
     refused: Refused
 
 
-def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRound:
-    key = _key_of(session, row)
+@dataclass(frozen=True)
+class _Asked:
+    """A call as it was asked for, and its arguments as the model gave them, which may have been purged."""
+
+    call: RoundCall
+    content: bytes | None
+
+
+_ASKED = (
+    # That the set is stored already is asked for here: a set is large, and nearly always the one before.
+    select(RoundCall, Payload.content, exists().where(FrozenSet.digest == bindparam("frozen_set")))
+    .outerjoin(Payload, Payload.digest == RoundCall.arguments_digest)
+    .where(RoundCall.round_id == bindparam("round"))
+    .order_by(RoundCall.position)
+)
+
+
+def _freeze_now(session: WriteSession, row: Round, key: ApiKey, tools: ToolCache) -> FrozenRound:
     request = _request_filter(row)
     bindings: Mapping[str, ToolBinding] = {}
     if row.task_id is None:
         world = load_world(session, key, request, _place_of(session, row))
         visible = world.visible()
         members = {tool.exposed_name: tool.snapshot_digest for tool in visible}
-        row.frozen_set_digest = store_frozen_set(session, members)
+        frozen_set = frozen_set_digest(members.items())
     else:
         task = _task_of(session, row.task_id, row.key_id)
         world, bindings = load_task_world(session, task, key, request)
         visible = world.visible()
-        row.frozen_set_digest = task.frozen_set_digest
-    calls = load_round_calls(session, row.id)
-    row.argument_rules = key.argument_rules
-    verdicts = _judge_all(session, world, calls, _Snapshots(session, tools, key))
+        members, frozen_set = None, task.frozen_set_digest
+    asked = session.execute(_ASKED, {"round": row.id, "frozen_set": frozen_set}).all()
+    if members is not None and not (asked and asked[0][2]):
+        insert_frozen_set(session, frozen_set, members)
+    calls = [_Asked(call, content) for call, content, _ in asked]
+    verdicts = _judge_all(world, calls, _Snapshots(session, tools, key))
     bound = [verdict for verdict in verdicts if isinstance(verdict, _Bound)]
     turned = [verdict for verdict in verdicts if isinstance(verdict, _Turned)]
     _bind(session, row, bound, {name: binding.id for name, binding in bindings.items()})
     for verdict in turned:
         verdict.call.refusal = verdict.refused.error.to_json()
-    row.state = RoundState.RUNNING
-    row.started_at = utc_now()
     session.flush()
     append_audit(session, *(_audit(row, world, verdict) for verdict in verdicts))
     meter_refused(session, key, [verdict.call for verdict in turned])
     started = {"tool_count": len(visible), "admitted": len(bound), "refused": len(turned)}
-    append_events(
+    begin_round(
         session,
         row.id,
+        RoundStart(frozen_set, key.argument_rules),
         [NewEvent("round_started", started), *(_refusal_event(verdict) for verdict in turned)],
     )
     loader = _Snapshots(session, tools)
@@ -275,9 +302,7 @@ def _freeze_now(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRo
         _planned(verdict.call.position, loader.known(verdict.tool.snapshot_digest).snapshot)
         for verdict in bound
     ]
-    return FrozenRound(
-        row.id, row.frozen_set_digest or "", len(visible), row.call_count, len(turned), planned
-    )
+    return FrozenRound(row.id, frozen_set, len(visible), row.call_count, len(turned), planned)
 
 
 def _planned(position: int, snapshot: ToolSnapshot) -> PlannedCall:
@@ -288,12 +313,6 @@ def _planned(position: int, snapshot: ToolSnapshot) -> PlannedCall:
         parallel_safe=snapshot.parallel_safe,
         timeout_s=snapshot.timeout_s,
     )
-
-
-def _key_of(session: Session, row: Round) -> ApiKey:
-    key = session.get(ApiKey, row.key_id)
-    # A key that was deleted since the round was asked for: its calls are refused like a disabled key's.
-    return key or ApiKey(id=row.key_id, name="", enabled=False, has_tool_config=False)
 
 
 def _request_filter(row: Round) -> RequestFilter:
@@ -314,18 +333,17 @@ def _place_of(session: Session, row: Round) -> CallerPlace:
     return load_standing(session, version, conversation, None, row.implementations).place
 
 
-def _judge_all(
-    session: WriteSession, world: World, calls: Sequence[RoundCall], loader: "_Snapshots"
-) -> list[_Bound | _Turned]:
+def _judge_all(world: World, calls: Sequence[_Asked], loader: "_Snapshots") -> list[_Bound | _Turned]:
     seen: set[str] = set()
     verdicts: list[_Bound | _Turned] = []
-    for call in calls:
+    for asked in calls:
+        call = asked.call
         if call.call_id in seen:
             error = call_error(ErrorCode.DUPLICATE_CALL_ID, {"call_id": call.call_id})
             verdicts.append(_Turned(call, Refused(error, None, "duplicate_call_id")))
             continue
         seen.add(call.call_id)
-        verdicts.append(_judge(session, world, call, loader))
+        verdicts.append(_judge(world, asked, loader))
     return verdicts
 
 
@@ -346,15 +364,15 @@ class _Snapshots:
         return self._tools.rules(key_rules(self._key, tool.exposed_name, tool.connection_name))
 
 
-def _judge(session: WriteSession, world: World, call: RoundCall, snapshots: _Snapshots) -> _Bound | _Turned:
+def _judge(world: World, asked: _Asked, snapshots: _Snapshots) -> _Bound | _Turned:
+    call = asked.call
     found = _judge_implementation(world, call.tool_name) or judge_name(
         world.context, world.governed, call.tool_name
     )
     if isinstance(found, Refused):
         return _Turned(call, found)
     tool = world.catalog[found.exposed_name]
-    stored = load_payload(session, call.arguments_digest) if call.arguments_digest else None
-    raw = json.loads(stored)["arguments"] if stored else None
+    raw = json.loads(asked.content)["arguments"] if asked.content else None
     known = snapshots.known(tool.snapshot_digest)
     rules = (known.rules, snapshots.rules_of_key(tool))
     verdict = judge_arguments(call.tool_name, raw, lambda: known.schema, rules)
@@ -384,9 +402,15 @@ def _bind(session: WriteSession, row: Round, bound: Sequence[_Bound], ids: dict[
     wanted = {verdict.tool.exposed_name: verdict.tool for verdict in bound}
     missing = [tool for name, tool in wanted.items() if name not in ids]
     ids |= insert_bindings(session, BindingOwner(_version_of(session, row), round_id=row.id), missing)
-    for verdict in bound:
-        verdict.call.binding_id = ids[verdict.tool.exposed_name]
-        verdict.call.sent_arguments_digest = store_payload(session, verdict.arguments)
+    digests = store_payloads(session, [verdict.arguments for verdict in bound])
+    bind_calls(
+        session,
+        row.id,
+        [
+            BoundCall(verdict.call.position, ids[verdict.tool.exposed_name], name)
+            for verdict, name in zip(bound, digests, strict=True)
+        ],
+    )
 
 
 def _version_of(session: Session, row: Round) -> str | None:

@@ -23,12 +23,12 @@ from governance.snapshots import ToolSnapshot
 from models.audit import AuditFact, AuditKind, append_audit
 from models.connection import ConnectionTarget
 from models.database import WriteSession
-from models.invocation import Settlement, ToolInvocation, lock_invocation, settle
+from models.invocation import Settlement, ToolInvocation, lock_invocation, settle_running
 from models.mcp_session import StoredSession
 from models.payload import store_payload
 from models.resolution import refresh_has_unknown
 from models.round import NewEvent, append_events, take_repeat
-from models.send import close_send, load_sends, mark_sent, open_send
+from models.send import close_send, hold_and_close_send, load_sends, mark_sent, open_send
 from models.slot import SLOT_LEASE_S, Waiter, release_slot
 
 MAX_SENDS = 3
@@ -211,10 +211,9 @@ def settle_call(session: WriteSession, call: OpenCall, send_id: str, outcome: Ca
 
     When the call is terminal already the first state stands; what came now is kept as an audit fact.
     """
-    invocation = lock_invocation(session, call.invocation_id)
-    close_send(session, send_id, outcome.send_outcome)
+    hold_and_close_send(session, send_id, outcome.send_outcome)
     outcome = truthful(session, call.snapshot, call.invocation_id, outcome)
-    settled = settle_as(session, SettledPlace.of(call, invocation), outcome)
+    settled = settle_as(session, SettledPlace.of(call), outcome)
     return replace(settled, wake=_leave_slot(session, call)) if call.holds_slot else settled
 
 
@@ -222,7 +221,7 @@ def settle_call(session: WriteSession, call: OpenCall, send_id: str, outcome: Ca
 class SettledPlace:
     """Which call is settled, for the audit row and the event that tell of it."""
 
-    invocation: ToolInvocation
+    invocation_id: str
     round_id: str
     position: int
     stage: int | None
@@ -233,10 +232,10 @@ class SettledPlace:
     """Whether the call's price was taken from its key's account."""
 
     @classmethod
-    def of(cls, call: OpenCall, invocation: ToolInvocation) -> "SettledPlace":
+    def of(cls, call: OpenCall) -> "SettledPlace":
         """Take the facts from a call that was opened."""
         return cls(
-            invocation=invocation,
+            invocation_id=call.invocation_id,
             round_id=call.place.round_id,
             position=call.place.position,
             stage=call.place.stage,
@@ -250,7 +249,7 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
     """Settle a locked invocation, with its audit row and event; the first terminal state stands."""
     digest_ = store_payload(session, outcome.result) if outcome.result is not None else None
     settlement = replace(outcome.settlement, response_digest=digest_)
-    won = settle(session, place.invocation.id, settlement)
+    won = settle_running(session, place.invocation_id, settlement)
     code = settlement.error.code if settlement.error else None
     facts: dict[str, JSON] = {
         "position": place.position,
@@ -260,24 +259,23 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
     append_audit(
         session,
         AuditFact(
-            AuditKind.CALL_SETTLED if won else AuditKind.LATE_RESULT,
+            AuditKind.LATE_RESULT if won is None else AuditKind.CALL_SETTLED,
             actor=place.actor,
             round_id=place.round_id,
-            invocation_id=place.invocation.id,
+            invocation_id=place.invocation_id,
             tool_name=place.tool,
             code=code.value if code else None,
             data={**facts, "send": outcome.send_outcome.value, "result_digest": digest_},
         ),
     )
-    if not won:
-        session.refresh(place.invocation)
-        return as_settled(place.invocation)
+    if won is None:
+        return as_settled(lock_invocation(session, place.invocation_id))
     event: dict[str, JSON] = {
         **facts,
         "tool_call_id": place.tool_call_id,
         "tool": place.tool,
         "stage": place.stage,
-        "invocation_id": place.invocation.id,
+        "invocation_id": place.invocation_id,
         "code": code.value if code else None,
     }
     append_events(session, place.round_id, [NewEvent("call_finished", event)])
@@ -286,7 +284,9 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
     meter_call(
         session,
         MeteredCall(
-            invocation=place.invocation,
+            invocation_id=place.invocation_id,
+            price=won.price,
+            started_at=won.started_at,
             key_id=place.actor,
             round_id=place.round_id,
             tool=place.tool,
@@ -301,7 +301,7 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
         code,
         digest_,
         len(outcome.result or b""),
-        place.invocation.id,
+        place.invocation_id,
     )
 
 

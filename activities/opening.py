@@ -3,11 +3,19 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from activities.drift import DriftingCall, frozen_scope, frozen_target, report_drift
+from activities.drift import (
+    DriftingCall,
+    StoredTool,
+    frozen_scope,
+    frozen_scopes,
+    frozen_target,
+    report_drift,
+)
 from activities.ledger import (
     MAX_SENDS,
     CallOutcome,
@@ -40,7 +48,7 @@ from governance.filters import RequestFilter
 from governance.quotas import price_of
 from governance.snapshots import ToolSnapshot
 from governance.tool_cache import ToolCache
-from models.binding import ToolBinding
+from models.binding import BINDINGS, REFERENCE, BindingRef
 from models.connection import Connection
 from models.database import WriteSession
 from models.invocation import (
@@ -50,14 +58,14 @@ from models.invocation import (
     ToolInvocation,
     find_invocation,
     lock_invocation,
-    provision,
+    provision_held,
     take_over,
 )
 from models.key import ApiKey, load_key_rules
-from models.mcp_session import load_session
-from models.payload import load_payload
+from models.mcp_session import STORED_SESSION, McpSession, StoredSession
+from models.payload import Payload
 from models.resolution import retry_key_of
-from models.round import NewEvent, Round, RoundCall, append_events
+from models.round import NewEvent, Round, RoundCall, append_events, begin_call
 from models.send import ToolSend, close_send, load_doubtful, load_sends, open_send
 from models.slot import (
     QueueTimedOut,
@@ -68,7 +76,7 @@ from models.slot import (
     release_slot,
     take_slot,
 )
-from models.tool import load_snapshots
+from models.tool import ToolImplementation, load_snapshots
 
 
 class NotThisCallError(Exception):
@@ -88,9 +96,10 @@ class _Opening:
 
     place: CallPlace
     row: RoundCall
-    binding: ToolBinding
+    binding: BindingRef
     key_id: str
     round_state: RoundState
+    sent_arguments: bytes
     snapshot: ToolSnapshot
 
     def drifting(self, invocation_id: str) -> DriftingCall:
@@ -106,7 +115,7 @@ class _Opening:
 
     def settled_place(self, invocation: ToolInvocation, *, took_price: bool) -> SettledPlace:
         return SettledPlace(
-            invocation=invocation,
+            invocation_id=invocation.id,
             round_id=self.place.round_id,
             position=self.place.position,
             stage=self.place.stage,
@@ -136,14 +145,15 @@ def open_call(
     opening = _load(session, place, tools)
     _require_wanted(session, opening)
     snapshot = opening.snapshot
-    connection = session.get(Connection, snapshot.connection) if snapshot.connection else None
+    now = _look_around(session, opening)
+    connection = now.connection
     slot = _take_slot(session, opening, owner, connection)
     if isinstance(slot, SlotBusy):
         return slot
-    arguments = json.loads(_payload(session, opening.row.sent_arguments_digest))
+    arguments = json.loads(opening.sent_arguments)
     price = 0 if connection is None else price_of(connection.tool_prices, snapshot.upstream_name)
     request = CallRequest(place.round_id, opening.row.sent_arguments_digest or "", price)
-    provisioned = provision(session, opening.binding, request, place.idempotency_key, owner.lease_token)
+    provisioned = provision_held(session, opening.binding, request, place.idempotency_key, owner.lease_token)
     invocation = provisioned.invocation
     sends: Sequence[ToolSend] = ()
     if provisioned.created:
@@ -156,15 +166,15 @@ def open_call(
     resume = _resumable(sends, heard)
     if resume is None:
         verdict = _judge_earlier(sends, opening) or _judge_slot(slot, opening)
-        verdict = verdict or _judge_now(session, opening, connection)
-        verdict = _account(session, opening, provisioned, verdict)
+        verdict = verdict or _judge_now(session, opening, now)
+        verdict = _account(session, opening, now.key, provisioned, verdict)
         if verdict is not None:
             settled = _settle_here(session, opening, provisioned, sends, verdict)
             return settled if slot is None else _without_slot(session, place, owner, settled)
     # The answer to a send that left already is fetched under that send: fetching is not sending.
     send = resume.send if resume is not None else open_send(session, invocation, len(sends) + 1, owner.worker)
     if provisioned.created:
-        report_drift(session, opening.drifting(invocation.id), connection)
+        report_drift(session, opening.drifting(invocation.id), now.tool, connection)
     scope = _session_scope(connection, opening)
     return OpenCall(
         place=place,
@@ -179,7 +189,7 @@ def open_call(
         arguments=arguments,
         target=None if connection is None else frozen_target(connection, opening.snapshot),
         session_scope=scope,
-        session=None if connection is None else load_session(session, connection.id, scope),
+        session=now.sessions.get(scope),
         resume=None if resume is None else resume.point,
         holds_slot=isinstance(slot, SlotGranted),
         wake=slot.wake if isinstance(slot, SlotGranted) else None,
@@ -187,12 +197,14 @@ def open_call(
 
 
 _ADMITTED_CALL = (
-    select(RoundCall, ToolBinding, Round.key_id, Round.state)
-    .join(ToolBinding, ToolBinding.id == RoundCall.binding_id)
+    select(RoundCall, Round.key_id, Round.state, Payload.content, *REFERENCE)
+    .join(BINDINGS, BINDINGS.c.id == RoundCall.binding_id)
     .join(Round, Round.id == RoundCall.round_id)
+    .join(Payload, Payload.digest == RoundCall.sent_arguments_digest)
     .where(RoundCall.round_id == bindparam("round"), RoundCall.position == bindparam("place"))
-    # Two activities that want the same call take turns from here.
-    .with_for_update(of=RoundCall)
+    # Two activities that want the same call take turns from here, and so do two calls of one binding, whose
+    # invocations are numbered.
+    .with_for_update(of=[RoundCall, BINDINGS])
 )
 
 
@@ -200,10 +212,59 @@ def _load(session: Session, place: CallPlace, tools: ToolCache) -> _Opening:
     found = session.execute(_ADMITTED_CALL, {"round": place.round_id, "place": place.position}).one_or_none()
     if found is None:
         raise NotThisCallError(place, "the round has no such admitted call")
-    row, binding, key_id, state = found
+    row, key_id, state, content, *reference = found
+    binding = BindingRef(*reference)
     digest = binding.snapshot_digest
     snapshot = tools.get(digest, lambda: load_snapshots(session, {digest})[digest]).snapshot
-    return _Opening(place, row, binding, key_id, state, snapshot)
+    return _Opening(place, row, binding, key_id, state, content, snapshot)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What stands around a call now, whatever stood there when its round was frozen."""
+
+    key: ApiKey | None
+    connection: Connection | None
+    tool: StoredTool
+    sessions: Mapping[str, StoredSession]
+    """The stored sessions that the call may turn out to use, by scope."""
+
+
+_AROUND = (
+    select(
+        ApiKey, Connection, ToolImplementation.snapshot_digest, ToolImplementation.retired_at, *STORED_SESSION
+    )
+    .select_from(ToolImplementation)
+    .outerjoin(ApiKey, ApiKey.id == bindparam("key"))
+    .outerjoin(Connection, Connection.id == bindparam("connection"))
+    .outerjoin(
+        McpSession,
+        (McpSession.connection_id == Connection.id)
+        & McpSession.scope.in_(
+            [bindparam("scope_0"), bindparam("scope_1"), bindparam("scope_2"), bindparam("scope_3")]
+        ),
+    )
+    .where(ToolImplementation.id == bindparam("implementation"))
+)
+
+
+def _look_around(session: Session, opening: _Opening) -> _Around:
+    """Read in one statement what the call meets now; after the locks, so that nothing of it is older."""
+    snapshot = opening.snapshot
+    scopes = frozen_scopes((f"key:{opening.key_id}", f"binding:{opening.binding.id}"), snapshot)
+    found = session.execute(
+        _AROUND,
+        {
+            "key": opening.key_id,
+            "connection": snapshot.connection,
+            "implementation": opening.binding.tool_implementation_id,
+            **{f"scope_{number}": scope for number, scope in enumerate(scopes)},
+        },
+    ).all()
+    key, connection, digest, retired_at = found[0][:4]
+    stored: list[tuple[Any, ...]] = [row[4:] for row in found]
+    sessions = {scope: StoredSession(*columns) for scope, *columns in stored if scope is not None}
+    return _Around(key, connection, StoredTool(digest, retired_at), sessions)
 
 
 def _require_wanted(session: Session, opening: _Opening) -> None:
@@ -229,17 +290,8 @@ def _require_wanted(session: Session, opening: _Opening) -> None:
             raise NotThisCallError(place, f"it was made as {current.idempotency_key!r}")
 
 
-def _payload(session: Session, name: str | None) -> bytes:
-    content = load_payload(session, name) if name else None
-    if content is None:
-        raise LookupError("An admitted call has no stored arguments.")
-    return content
-
-
 def _tell_started(session: WriteSession, opening: _Opening, invocation: ToolInvocation) -> None:
-    opening.row.stage = opening.place.stage
-    opening.row.invocation_id = invocation.id
-    session.flush()
+    begin_call(session, opening.place.round_id, opening.place.position, opening.place.stage, invocation.id)
     data: dict[str, JSON] = {
         "position": opening.place.position,
         "tool_call_id": opening.row.call_id,
@@ -291,12 +343,11 @@ def _never_reached(tool: str) -> CallOutcome:
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
-def _judge_now(session: Session, opening: _Opening, connection: Connection | None) -> CallOutcome | None:
+def _judge_now(session: Session, opening: _Opening, now: _Around) -> CallOutcome | None:
     """Decide once more, over rows as they are now: what was taken away stops calls not yet sent."""
     if opening.row.cancel_requested_at is not None:
         return canceled_outcome(opening.snapshot.exposed_name, was_sent=False)
-    snapshot = opening.snapshot
-    key = session.get(ApiKey, opening.key_id)
+    snapshot, key, connection = opening.snapshot, now.key, now.connection
     if key is None:
         code = ErrorCode.KEY_DISABLED
     elif connection is None and snapshot.connection is not None:
@@ -318,10 +369,13 @@ def _judge_now(session: Session, opening: _Opening, connection: Connection | Non
 
 
 def _account(
-    session: WriteSession, opening: _Opening, provisioned: Provisioned, verdict: CallOutcome | None
+    session: WriteSession,
+    opening: _Opening,
+    key: ApiKey | None,
+    provisioned: Provisioned,
+    verdict: CallOutcome | None,
 ) -> CallOutcome | None:
     """Take the call from its key's account, once for all its attempts; a refused one counts as a request."""
-    key = session.get(ApiKey, opening.key_id)
     if not provisioned.created or key is None:
         return verdict
     if verdict is not None:

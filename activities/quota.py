@@ -6,6 +6,7 @@ more than is there; a call that then surely did not run gives it back.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from governance.codes import Classification, SendOutcome
 from governance.failures import CallError
@@ -25,7 +26,9 @@ RAN = frozenset({SendOutcome.ANSWERED, SendOutcome.UNKNOWN})
 class MeteredCall:
     """A call that ended: whose it was, what became of it, and whether its price had been taken."""
 
-    invocation: ToolInvocation
+    invocation_id: str
+    price: int
+    started_at: datetime
     key_id: str
     round_id: str
     tool: str
@@ -69,7 +72,7 @@ def meter_refused(session: WriteSession, key: ApiKey, calls: Iterable[RoundCall]
 
 def meter_call(session: WriteSession, call: MeteredCall) -> None:
     """Meter a call that was just settled, in one statement; a price for nothing is given back in another."""
-    price = call.invocation.price
+    price = call.price
     has_run = call.send_outcome in RAN
     error = call.settlement.error
     append_usage(
@@ -80,13 +83,13 @@ def meter_call(session: WriteSession, call: MeteredCall) -> None:
             status=_status(call),
             tool=call.tool,
             round_id=call.round_id,
-            invocation_id=call.invocation.id,
+            invocation_id=call.invocation_id,
             code=None if error is None else error.code.value,
             cost=price if has_run else 0,
         ),
     )
     if price and call.took_price and not has_run:
-        give_back(session, call.key_id, price, call.invocation.started_at)
+        give_back(session, call.key_id, price, call.started_at)
 
 
 def _status(call: MeteredCall) -> UsageStatus:

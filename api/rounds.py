@@ -213,7 +213,8 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
         implementations=asked.implementations,
         on_unknown=asked.on_unknown,
     )
-    return _stored(insert_round(session, requested, round_id))
+    insert_round(session, requested, round_id)
+    return _Stored(round_id, requested.workflow_id, round_key, RoundState.REQUESTED)
 
 
 def _stored(row: Round) -> _Stored:

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from models.base import Base, Digest, EnumByValue, PublicId, new_id, table_of, utc_now
 from models.database import WriteSession
 from models.program import refuse_update
-from models.tool import GATEWAY_SCOPE, CatalogTool, GovernanceMode, ToolDefinition, scope_of_version
+from models.tool import GATEWAY_SCOPE, CatalogTool, GovernanceMode, scope_of_version
 
 
 class BindingReason(StrEnum):
@@ -120,12 +120,6 @@ class ForeignScopeError(Exception):
 
 _INSERT = BINDINGS.insert()
 _BY_ID = select(ToolBinding).where(ToolBinding.id.in_(bindparam("ids", expanding=True)))
-_FOREIGN = (
-    select(ToolDefinition.tool_name, ToolDefinition.scope)
-    .where(ToolDefinition.id.in_(bindparam("ids", expanding=True)))
-    .where(ToolDefinition.scope.not_in(bindparam("allowed", expanding=True)))
-    .limit(1)
-)
 
 
 def insert_bindings(
@@ -138,7 +132,7 @@ def insert_bindings(
     """
     if not tools:
         return {}
-    _check_scopes(session, owner, {tool.definition_id for tool in tools})
+    _check_scopes(owner, tools)
     now = utc_now()
     rows = [
         {
@@ -162,18 +156,14 @@ def insert_bindings(
     return {str(row["tool_name"]): str(row["id"]) for row in rows}
 
 
-def _check_scopes(session: Session, owner: BindingOwner, definition_ids: Iterable[str]) -> None:
-    """Hold that a definition's version is the one that the owner is pinned to; the gateway's are anyone's."""
+def _check_scopes(owner: BindingOwner, tools: Iterable[CatalogTool]) -> None:
+    """Hold that a tool's version is the one that the owner is pinned to; the gateway's tools are anyone's."""
     allowed = {GATEWAY_SCOPE}
     if owner.program_version_id is not None:
         allowed.add(scope_of_version(owner.program_version_id))
-    wanted = sorted(definition_ids)
-    # SQLite before 3.32 allows 999 parameters in a statement.
-    for start in range(0, len(wanted), 500):
-        ids = wanted[start : start + 500]
-        foreign = session.execute(_FOREIGN, {"ids": ids, "allowed": sorted(allowed)}).one_or_none()
-        if foreign is not None:
-            raise ForeignScopeError(foreign[0], foreign[1])
+    for tool in tools:
+        if tool.scope not in allowed:
+            raise ForeignScopeError(tool.exposed_name, tool.scope)
 
 
 def load_bindings(session: Session, round_id: str) -> dict[str, ToolBinding]:

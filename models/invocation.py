@@ -176,7 +176,7 @@ _SETTLE = (
         lease_token=None,
         finished_at=bindparam("now"),
     )
-    .returning(_INVOCATIONS.c.id)
+    .returning(_INVOCATIONS.c.price, _INVOCATIONS.c.started_at)
 )
 _OF_ROUND = select(ToolInvocation).where(ToolInvocation.round_id == bindparam("round"))
 _OPEN_OF_ROUND = (
@@ -314,8 +314,21 @@ class Settlement:
     error: CallError | None = None
 
 
+@dataclass(frozen=True)
+class Settled:
+    """What is known of an invocation at its end that was fixed at its start."""
+
+    price: int
+    started_at: datetime
+
+
 def settle(session: WriteSession, invocation_id: str, settlement: Settlement) -> bool:
     """Move a running invocation to its terminal state; False when it was terminal already."""
+    return settle_running(session, invocation_id, settlement) is not None
+
+
+def settle_running(session: WriteSession, invocation_id: str, settlement: Settlement) -> Settled | None:
+    """Do the work of `settle`, and return what was fixed at the start; None when it was terminal already."""
     settled = {
         "invocation": invocation_id,
         "new_status": settlement.status,
@@ -325,7 +338,8 @@ def settle(session: WriteSession, invocation_id: str, settlement: Settlement) ->
         "why": None if settlement.error is None else settlement.error.to_json(),
         "now": utc_now(),
     }
-    return session.connection().scalar(_SETTLE, settled) is not None
+    row = session.connection().execute(_SETTLE, settled).one_or_none()
+    return None if row is None else Settled(*row)
 
 
 def complete(session: WriteSession, invocation_id: str, response_digest: str) -> bool:

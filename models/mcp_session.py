@@ -66,13 +66,19 @@ class StoredSession:
     row_version: int
 
 
-_STORED = select(
+STORED_SESSION = (
+    McpSession.scope,
     McpSession.id,
     McpSession.state,
     McpSession.connection_version,
     McpSession.sealed,
     McpSession.row_version,
-).where(McpSession.connection_id == bindparam("connection"), McpSession.scope == bindparam("scope_name"))
+)
+"""The columns of a scope and, from the second on, of its `StoredSession`, in its order."""
+
+_STORED = select(*STORED_SESSION[1:]).where(
+    McpSession.connection_id == bindparam("connection"), McpSession.scope == bindparam("scope_name")
+)
 
 
 def load_session(session: Session, connection_id: str, scope: str) -> StoredSession | None:

@@ -1,5 +1,6 @@
 """Payloads: canonical JSON bytes, stored once under their digest."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 
@@ -43,11 +44,24 @@ def _insert_ignoring(table: type[Base], dialect: str) -> Insert:
 
 def store_payload(session: WriteSession, content: bytes) -> str:
     """Store bytes, unless they are stored already, and return their digest."""
-    name = digest(content)
+    return store_payloads(session, [content])[0]
+
+
+def store_payloads(session: WriteSession, contents: Sequence[bytes]) -> list[str]:
+    """Store contents, those that are not stored already, in one statement, and return their digests."""
+    now = utc_now()
+    names = [digest(content) for content in contents]
+    # In one order everywhere, so that two transactions that store the same never wait for each other.
+    rows: dict[str, bytes] = dict(sorted(zip(names, contents, strict=True)))
     insert_ignoring_conflict(
-        session, Payload, {"digest": name, "size": len(content), "content": content, "created_at": utc_now()}
+        session,
+        Payload,
+        *(
+            {"digest": name, "size": len(content), "content": content, "created_at": now}
+            for name, content in rows.items()
+        ),
     )
-    return name
+    return names
 
 
 _CONTENT = select(Payload.content).where(Payload.digest == bindparam("digest"))
@@ -55,4 +69,5 @@ _CONTENT = select(Payload.content).where(Payload.digest == bindparam("digest"))
 
 def load_payload(session: Session, name: str) -> bytes | None:
     """Return the bytes of a digest, or None."""
-    return session.scalar(_CONTENT, {"digest": name})
+    content: bytes | None = session.connection().scalar(_CONTENT, {"digest": name})
+    return content

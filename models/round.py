@@ -73,6 +73,10 @@ class RoundCall(Base):
     """The parsed arguments as they are sent: canonical JSON of an object."""
     stage: Mapped[int | None]
     invocation_id: Mapped[str | None] = mapped_column(PublicId, ForeignKey("tool_invocations.id"))
+    guardrails_revision: Mapped[int | None]
+    """The set of guardrails that the call is under, None where none of them is meant for it."""
+    guard_state: Mapped[str | None] = mapped_column(String(32))
+    """Whether the guardrails before the call have judged it: see `models.guardrail.GuardState`."""
     cancel_requested_at: Mapped[datetime | None]
     """When this one call was told to stop; one that has not started then never does."""
     refusal: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
@@ -127,27 +131,30 @@ class RequestedRound:
     implementations: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def insert_round(session: WriteSession, requested: RequestedRound, round_id: str) -> Round:
+def insert_round(session: WriteSession, requested: RequestedRound, round_id: str) -> None:
     """Insert a round in state requested, with its calls and its first event."""
-    row = Round(
-        id=round_id,
-        workflow_id=requested.workflow_id,
-        key_id=requested.key_id,
-        round_key=requested.round_key,
-        body_digest=requested.body_digest,
-        request_id=requested.request_id,
-        state=RoundState.REQUESTED,
-        request_filter=dict(requested.request_filter),
-        on_unknown=requested.on_unknown,
-        task_id=requested.task_id,
-        conversation_id=requested.conversation_id,
-        implementations=dict(requested.implementations),
-        repeat_count=0,
-        call_count=len(requested.calls),
-        event_count=0,
-    )
-    session.add(row)
-    session.flush()
+    now = utc_now()
+    row = {
+        "id": round_id,
+        "workflow_id": requested.workflow_id,
+        "key_id": requested.key_id,
+        "round_key": requested.round_key,
+        "body_digest": requested.body_digest,
+        "request_id": requested.request_id,
+        "state": RoundState.REQUESTED,
+        "request_filter": dict(requested.request_filter),
+        "on_unknown": requested.on_unknown,
+        "task_id": requested.task_id,
+        "conversation_id": requested.conversation_id,
+        "implementations": dict(requested.implementations),
+        "has_unknown": False,
+        "repeat_count": 0,
+        "call_count": len(requested.calls),
+        "event_count": 1,
+        "created_at": now,
+    }
+    connection = session.connection()
+    connection.execute(_INSERT_ROUND, row)
     calls = [
         {
             "round_id": round_id,
@@ -159,14 +166,27 @@ def insert_round(session: WriteSession, requested: RequestedRound, round_id: str
         for position, call in enumerate(requested.calls)
     ]
     if calls:
-        session.connection().execute(_INSERT_CALLS, calls)
-    append_events(session, round_id, [NewEvent("round_requested", {"call_count": len(requested.calls)})])
-    return row
+        connection.execute(_INSERT_CALLS, calls)
+    asked = NewEvent("round_requested", {"call_count": len(requested.calls)})
+    add_numbered_events(session, round_id, 1, [asked])
 
 
 _ROUNDS = table_of(Round)
+_INSERT_ROUND = _ROUNDS.insert()
 _INSERT_CALLS = table_of(RoundCall).insert()
 _INSERT_EVENTS = table_of(RoundEvent).insert()
+_ROUND_CALLS = table_of(RoundCall)
+_THIS_CALL = (_ROUND_CALLS.c.round_id == bindparam("round"), _ROUND_CALLS.c.position == bindparam("place"))
+_BIND_CALL = (
+    _ROUND_CALLS.update()
+    .where(*_THIS_CALL)
+    .values(binding_id=bindparam("binding"), sent_arguments_digest=bindparam("arguments"))
+)
+_BEGIN_CALL = (
+    _ROUND_CALLS.update()
+    .where(*_THIS_CALL)
+    .values(stage=bindparam("its_stage"), invocation_id=bindparam("invocation"))
+)
 _COUNT_EVENTS = (
     _ROUNDS.update()
     .where(_ROUNDS.c.id == bindparam("round"))
@@ -175,6 +195,23 @@ _COUNT_EVENTS = (
 )
 _BY_KEY = select(Round).where(Round.key_id == bindparam("key"), Round.round_key == bindparam("round_key"))
 _CALLS = select(RoundCall).where(RoundCall.round_id == bindparam("round")).order_by(RoundCall.position)
+_BEGIN = (
+    _ROUNDS.update()
+    .where(_ROUNDS.c.id == bindparam("round"))
+    .values(
+        state=RoundState.RUNNING,
+        frozen_set_digest=bindparam("frozen_set"),
+        argument_rules=bindparam("rules"),
+        started_at=bindparam("now"),
+        event_count=_ROUNDS.c.event_count + bindparam("new"),
+    )
+    .returning(_ROUNDS.c.event_count)
+)
+_HELD = (
+    select(_ROUNDS.c.id, _ROUNDS.c.key_id, _ROUNDS.c.workflow_id, _ROUNDS.c.state)
+    .where(_ROUNDS.c.id == bindparam("round"))
+    .with_for_update()
+)
 _LOCKED = (
     select(Round)
     .where(Round.id == bindparam("round"))
@@ -196,16 +233,74 @@ def append_events(session: WriteSession, round_id: str, events: Iterable[NewEven
     session.flush()
     connection = session.connection()
     last = connection.scalar(_COUNT_EVENTS, {"round": round_id, "new": len(new)})
-    if last is None:
-        return
+    if last is not None:
+        add_numbered_events(session, round_id, last, new)
+
+
+def add_numbered_events(session: WriteSession, round_id: str, last: int, events: Sequence[NewEvent]) -> None:
+    """Insert events that the round's row counts already; the last of them has the number `last`."""
     now = utc_now()
-    connection.execute(
+    session.connection().execute(
         _INSERT_EVENTS,
         [
             {"round_id": round_id, "number": number, "kind": event.kind, "data": dict(event.data), "at": now}
-            for number, event in enumerate(new, start=last - len(new) + 1)
+            for number, event in enumerate(events, start=last - len(events) + 1)
         ],
     )
+
+
+@dataclass(frozen=True)
+class RoundStart:
+    """What is fixed of a round when it begins to run."""
+
+    frozen_set_digest: str
+    argument_rules: JSON
+
+
+def begin_round(session: WriteSession, round_id: str, start: RoundStart, events: Sequence[NewEvent]) -> None:
+    """Let a round run, whose row the caller holds, and append its first events, one at least."""
+    begun = {
+        "round": round_id,
+        "frozen_set": start.frozen_set_digest,
+        "rules": start.argument_rules,
+        "now": utc_now(),
+        "new": len(events),
+    }
+    last: int = session.connection().execute(_BEGIN, begun).scalar_one()
+    add_numbered_events(session, round_id, last, events)
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """An admitted call: its binding and the digest of the arguments that it sends."""
+
+    position: int
+    binding_id: str
+    arguments_digest: str
+
+
+def bind_calls(session: WriteSession, round_id: str, calls: Sequence[BoundCall]) -> None:
+    """Write down what the admitted calls of a round are bound to."""
+    if not calls:
+        return
+    session.connection().execute(
+        _BIND_CALL,
+        [
+            {
+                "round": round_id,
+                "place": call.position,
+                "binding": call.binding_id,
+                "arguments": call.arguments_digest,
+            }
+            for call in calls
+        ],
+    )
+
+
+def begin_call(session: WriteSession, round_id: str, position: int, stage: int, invocation_id: str) -> None:
+    """Note in which stage a call is made and as which invocation."""
+    begun = {"round": round_id, "place": position, "its_stage": stage, "invocation": invocation_id}
+    session.connection().execute(_BEGIN_CALL, begun)
 
 
 def find_round(session: Session, round_id: str, key_id: str | None = None) -> Round | None:
@@ -239,6 +334,21 @@ def load_events(session: Session, round_id: str, after: int, limit: int = 500) -
 def lock_round(session: WriteSession, round_id: str) -> Round:
     """Return a round as it is now, and hold its row until the commit."""
     return session.scalars(_LOCKED, {"round": round_id}).one()
+
+
+@dataclass(frozen=True)
+class HeldRound:
+    """A round whose row is held: whose it is, and how it stands."""
+
+    id: str
+    key_id: str
+    workflow_id: str
+    state: RoundState
+
+
+def hold_round(session: WriteSession, round_id: str) -> HeldRound:
+    """Hold a round's row until the commit, and return as much of it as ending it needs."""
+    return HeldRound(*session.connection().execute(_HELD, {"round": round_id}).one())
 
 
 def change_round_state(session: WriteSession, round_id: str, state: RoundState) -> bool:

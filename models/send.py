@@ -81,6 +81,10 @@ _CLOSE = (
     .where(_SENDS.c.id == bindparam("send"))
     .values(outcome=bindparam("known"), answered_at=bindparam("now"))
 )
+_CLOSE_HELD = _CLOSE.where(
+    _SENDS.c.invocation_id
+    == select(_INVOCATIONS.c.id).where(_INVOCATIONS.c.id == _OF_SEND).with_for_update().scalar_subquery()
+)
 
 
 def load_sends(session: Session, invocation_id: str) -> tuple[ToolSend, ...]:
@@ -139,7 +143,15 @@ def save_cursor(session: WriteSession, send_id: str, cursor: Mapping[str, JSON])
 
 
 def close_send(session: WriteSession, send_id: str, outcome: SendOutcome) -> None:
-    """Record what is known of a send at its end."""
+    """Record what is known of a send at its end; the caller holds its invocation's row."""
+    session.connection().execute(_CLOSE, _closed(send_id, outcome))
+
+
+def hold_and_close_send(session: WriteSession, send_id: str, outcome: SendOutcome) -> None:
+    """Hold the row of a send's invocation until the commit, and then record what is known of the send."""
+    session.connection().execute(_CLOSE_HELD, _closed(send_id, outcome))
+
+
+def _closed(send_id: str, outcome: SendOutcome) -> dict[str, object]:
     answered = outcome in (SendOutcome.ANSWERED, SendOutcome.REFUSED)
-    closed = {"send": send_id, "known": outcome, "now": utc_now() if answered else None}
-    session.connection().execute(_CLOSE, closed)
+    return {"send": send_id, "known": outcome, "now": utc_now() if answered else None}

@@ -31,6 +31,7 @@ from models.tool import (
     CatalogTool,
     ImplementationSource,
     SourceKind,
+    ToolDefinition,
     ToolImplementation,
     store_frozen_set,
 )
@@ -211,8 +212,13 @@ def load_task_world(
     """Return the world of a task's round: the tools are those that were frozen, the rules those of now."""
     rows = session.execute(
         select(
-            ToolBinding, ToolImplementation.upstream_name, ImplementationSource.source_kind, Connection.name
+            ToolBinding,
+            ToolImplementation.upstream_name,
+            ImplementationSource.source_kind,
+            Connection.name,
+            ToolDefinition.scope,
         )
+        .join(ToolDefinition, ToolDefinition.id == ToolBinding.tool_definition_id)
         .join(ToolImplementation, ToolImplementation.id == ToolBinding.tool_implementation_id)
         .join(ImplementationSource, ImplementationSource.id == ToolImplementation.implementation_source_id)
         .outerjoin(Connection, Connection.id == ImplementationSource.connection_id)
@@ -220,8 +226,8 @@ def load_task_world(
         .order_by(ToolBinding.tool_name)
     ).all()
     catalog = {
-        binding.tool_name: _frozen_tool(binding, upstream_name, source_kind, connection)
-        for binding, upstream_name, source_kind, connection in rows
+        binding.tool_name: _frozen_tool(binding, upstream_name, source_kind, connection, scope)
+        for binding, upstream_name, source_kind, connection, scope in rows
     }
     governed = {name: governed_tool(tool) for name, tool in catalog.items()}
     world = World(load_context(session, key, request), catalog, governed)
@@ -229,7 +235,7 @@ def load_task_world(
 
 
 def _frozen_tool(
-    binding: ToolBinding, upstream_name: str, source_kind: SourceKind, connection: str | None
+    binding: ToolBinding, upstream_name: str, source_kind: SourceKind, connection: str | None, scope: str
 ) -> CatalogTool:
     return CatalogTool(
         definition_id=binding.tool_definition_id,
@@ -244,6 +250,7 @@ def _frozen_tool(
         is_default=binding.binding_reason is BindingReason.SNAPSHOT_DEFAULT,
         has_approved_list=False,
         is_changed=False,
+        scope=scope,
     )
 
 

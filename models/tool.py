@@ -19,6 +19,7 @@ from sqlalchemy import (
     String,
     UniqueConstraint,
     and_,
+    bindparam,
     func,
     or_,
     select,
@@ -46,6 +47,7 @@ __all__ = [
     "ToolDefinition",
     "ToolImplementation",
     "ToolSnapshotRow",
+    "insert_frozen_set",
     "load_approved",
     "load_catalog",
     "load_snapshots",
@@ -208,6 +210,8 @@ class CatalogTool:
     has_approved_list: bool
     is_changed: bool
     """Whether an operator pinned the tool and its content is not what was pinned."""
+    scope: str
+    """The scope of its definition."""
 
 
 _IS_CHANGED = func.coalesce(ToolDefinition.pinned_digest != ToolImplementation.content_digest, False)
@@ -223,7 +227,7 @@ def load_catalog(
     `overridden` every live implementation is returned, else the default alone.
     """
     if program_version_id is None and not overridden:
-        rows = session.execute(_GATEWAY_CATALOG).all()
+        rows = session.connection().execute(_GATEWAY_CATALOG).all()
     else:
         rows = session.execute(_catalog_query(program_version_id, overridden)).all()
     return tuple(CatalogTool(*row) for row in rows)
@@ -251,6 +255,7 @@ def _catalog_query(program_version_id: str | None, overridden: Collection[str]) 
             ToolImplementation.is_default,
             ToolDefinition.has_approved_list,
             _IS_CHANGED,
+            ToolDefinition.scope,
         )
         .join(ToolImplementation, ToolImplementation.tool_definition_id == ToolDefinition.id)
         .join(ImplementationSource, ImplementationSource.id == ToolImplementation.implementation_source_id)
@@ -283,18 +288,26 @@ def load_approved(session: Session, definition_ids: Collection[str]) -> dict[str
     return {definition_id: frozenset(listed) for definition_id, listed in approved.items()}
 
 
+_SET_IS_STORED = select(FrozenSet.tool_count).where(FrozenSet.digest == bindparam("set"))
+
+
 def store_frozen_set(session: WriteSession, members: dict[str, str]) -> str:
     """Store a set of {exposed name: snapshot digest}, unless it is stored already, and return its digest."""
     name = frozen_set_digest(members.items())
-    if session.get(FrozenSet, name) is None:
-        row: dict[str, object] = {
-            "digest": name,
-            "members": canonical_bytes(members),
-            "tool_count": len(members),
-            "created_at": utc_now(),
-        }
-        insert_ignoring_conflict(session, FrozenSet, row)
+    if session.connection().scalar(_SET_IS_STORED, {"set": name}) is None:
+        insert_frozen_set(session, name, members)
     return name
+
+
+def insert_frozen_set(session: WriteSession, name: str, members: dict[str, str]) -> None:
+    """Store a set of {exposed name: snapshot digest} under its digest, unless it is stored already."""
+    row: dict[str, object] = {
+        "digest": name,
+        "members": canonical_bytes(members),
+        "tool_count": len(members),
+        "created_at": utc_now(),
+    }
+    insert_ignoring_conflict(session, FrozenSet, row)
 
 
 def load_snapshots(session: Session, digests: set[str]) -> dict[str, bytes]:
