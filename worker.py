@@ -19,6 +19,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from activities.audit_sealer import sealing
 from activities.catalog_refresh import CatalogWatch
 from activities.client_pool import ClientPool
 from activities.connection_sync import ConnectionSyncer
@@ -154,6 +155,10 @@ async def running_worker(
         )
         await stack.enter_async_context(worker)
         await schedule_repairs(settings, parts.client)
+        giving_up = asyncio.create_task(_give_up(parts.urgent, calls))
+        # Until the worker has ended, which leaving the block waits for.
+        stack.callback(giving_up.cancel)
+        await stack.enter_async_context(sealing(parts.database))
         yield worker
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from activities.quota import MeteredCall, meter_call
 from governance.admission import call_error
-from governance.canonical import JSON
+from governance.canonical import JSON, canonical_bytes
 from governance.codes import (
     Classification,
     ErrorCode,
@@ -33,6 +33,9 @@ from models.slot import SLOT_LEASE_S, Waiter, release_slot
 
 MAX_SENDS = 3
 """Sends of one invocation, the repeats of those that surely did not run included."""
+
+AUDITED_ARGUMENTS = 16 * 1024
+"""Characters of a call's arguments that the audit trail keeps, where a connection asks for them."""
 
 ROUND_REPEATS = 24
 """Repeated sends in one round, whatever their causes: a failing upstream costs a round no more than this."""
@@ -97,6 +100,8 @@ class OpenCall:
     """Whether the call has a slot of its connection, to be given up at its end."""
     wake: Waiter | None = None
     """A call that another free slot of the connection is for."""
+    arguments_digest: str | None = None
+    """The digest of `arguments` as they are stored, for the audit trail."""
 
     @property
     def slot_lease(self) -> str | None:
@@ -161,9 +166,23 @@ def mark_call_sent(session: WriteSession, call: OpenCall, send_id: str, session_
             round_id=call.place.round_id,
             invocation_id=call.invocation_id,
             tool_name=call.snapshot.exposed_name,
-            data={"position": call.place.position, "worker": call.owner.worker},
+            arguments_digest=call.arguments_digest,
+            data={
+                "position": call.place.position,
+                "worker": call.owner.worker,
+                "send": call.send_number,
+                **_audited_arguments(call),
+            },
         ),
     )
+
+
+def _audited_arguments(call: OpenCall) -> dict[str, JSON]:
+    """Return the arguments as text, where the connection's operator wants them in the audit trail."""
+    if call.target is None or not call.target.audit_arguments:
+        return {}
+    text = canonical_bytes(call.arguments).decode()
+    return {"arguments": text[:AUDITED_ARGUMENTS], "arguments_cut": len(text) > AUDITED_ARGUMENTS}
 
 
 def close_for_repeat(session: WriteSession, call: OpenCall, send_id: str, outcome: SendOutcome) -> bool:

@@ -193,6 +193,7 @@ def open_call(
         resume=None if resume is None else resume.point,
         holds_slot=isinstance(slot, SlotGranted),
         wake=slot.wake if isinstance(slot, SlotGranted) else None,
+        arguments_digest=opening.row.sent_arguments_digest,
     )
 
 

@@ -79,6 +79,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "{tool} did not start a subagent; the rule is {rule}.",
         "{tool} 未启动子代理；规则：{rule}。",
     ),
+    ErrorCode.GUARDRAIL_BLOCKED: (
+        "The guardrail {guardrail} blocked {tool} {stage} the call: {reason}.",
+        "护栏 {guardrail} 在{stage}拦截了工具 {tool}：{reason}。",
+    ),
     ErrorCode.APPROVAL_UNAVAILABLE: (
         "Tool {tool} needs a person's approval, which this installation cannot ask for yet.",
         "工具 {tool} 需要人工审批，而当前环境尚不支持审批。",
@@ -206,6 +210,8 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
 LOCAL_VALUES: Mapping[Language, Mapping[str, str]] = {
     Language.EN: {},
     Language.ZH_CN: {
+        "before": "调用前",
+        "after": "调用后",
         "unknown": "未知",
         "not_sent": "未发送",
         "round": "轮次",

@@ -30,6 +30,7 @@ class AuditKind(StrEnum):
     CHAT_SETTLED = "chat_settled"
     CONTROL_CHANGE = "control_change"
     TOOL_DRIFTED = "tool_drifted"
+    CALL_GUARDED = "call_guarded"
     AUDIT_PRUNED = "audit_pruned"
 
 

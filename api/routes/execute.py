@@ -61,6 +61,7 @@ class AdmittedCall:
             ErrorCode.INVALID_ARGUMENTS,
             ErrorCode.TOOL_NOT_FOUND,
             ErrorCode.TOOL_NOT_ALLOWED,
+            ErrorCode.GUARDRAIL_BLOCKED,
             ErrorCode.APPROVAL_UNAVAILABLE,
             ErrorCode.APPROVAL_DENIED,
             ErrorCode.CREDENTIAL_REQUIRED,
