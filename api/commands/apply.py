@@ -33,6 +33,8 @@ REQUESTS = {
     (Kind.SECRET, Action.EDIT): ("PUT", f"{KEYS}/{{key}}/secrets/{{secret}}"),
     (Kind.TOOLS, Action.EDIT): ("PUT", "/api/v1/mcp/keys/{key}/tools"),
     (Kind.TOOLS, Action.REMOVE): ("DELETE", "/api/v1/mcp/keys/{key}/tools"),
+    (Kind.QUOTA, Action.EDIT): ("PUT", "/api/v1/mcp/keys/{key}/quota"),
+    (Kind.QUOTA, Action.REMOVE): ("DELETE", "/api/v1/mcp/keys/{key}/quota"),
     (Kind.OVERLAYS, Action.EDIT): ("PUT", OVERLAYS),
 }
 """Method and path of every change that a plan can hold."""
@@ -111,6 +113,11 @@ def read_current(server: Server, document: Document) -> Current:
             name: server.get(f"/api/v1/mcp/keys/{keys[name]['id']}/tools")
             for name, key in wanted.items()
             if key.says_tools
+        },
+        quotas={
+            name: server.get(f"/api/v1/mcp/keys/{keys[name]['id']}/quota")
+            for name, key in wanted.items()
+            if key.says_quota
         },
         known_secrets=frozenset(
             name

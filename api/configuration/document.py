@@ -11,15 +11,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from api.schemas.connections import ConnectionSettings, NoAuth
+from api.schemas.quotas import PutQuotaBody
 from governance.argument_rules import RuleLevel, rules_problem
 from governance.canonical import JSON
 from governance.decision import RequestFilterMode
 from governance.execution_policy import overlay_problem
 from governance.filters import tool_list_problem
 from governance.names import check_connection_name
+from governance.quotas import money_text, money_units
 
 SHORTEST_SECRET = 32
 """Characters of a secret that an operator brings along."""
+
+NULL_MEANS_NONE = frozenset({"tools_to_execute", "max_concurrency", "tool_prices"})
+"""Settings of a connection that null takes away; of every other it says nothing."""
 
 SECTION = ConfigDict(extra="forbid")
 
@@ -29,7 +34,7 @@ class DocumentProblem(Exception):
 
 
 class KeyDocument(BaseModel):
-    """A key by its name; `tools` is its whole tool configuration, null for none."""
+    """A key by its name; `tools` is its whole tool configuration, `quota` all its limits; null for none."""
 
     model_config = SECTION
 
@@ -38,6 +43,7 @@ class KeyDocument(BaseModel):
     may_explain: bool | None = None
     secret: str | None = None
     tools: dict[str, list[str] | None] | None = None
+    quota: PutQuotaBody | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -52,13 +58,29 @@ class KeyDocument(BaseModel):
     def settings(self) -> dict[str, JSON]:
         """What is said of the key itself."""
         return self.model_dump(
-            mode="json", exclude_unset=True, exclude_none=True, exclude={"secret", "tools"}
+            mode="json", exclude_unset=True, exclude_none=True, exclude={"secret", "tools", "quota"}
         )
 
     @property
     def says_tools(self) -> bool:
         """Whether the file speaks of the tool configuration at all."""
         return "tools" in self.model_fields_set
+
+    @property
+    def says_quota(self) -> bool:
+        """Whether the file speaks of the quota at all."""
+        return "quota" in self.model_fields_set
+
+    @property
+    def limits(self) -> dict[str, JSON] | None:
+        """The quota as the control plane shows it, None for no limits."""
+        if self.quota is None:
+            return None
+        said: dict[str, JSON] = self.quota.model_dump(mode="json")
+        return {
+            name: money_text(money_units(value)) if isinstance(value, str) else value
+            for name, value in said.items()
+        }
 
     @property
     def secret_hash(self) -> str | None:
@@ -77,15 +99,13 @@ class ConnectionDocument(ConnectionSettings):
 
     @property
     def settings(self) -> dict[str, JSON]:
-        """What is said of the connection; null says nothing, but for the list, where it grants nothing."""
+        """What is said of the connection; null says nothing, but where it means none."""
         said = self.model_dump(mode="json", exclude_unset=True, exclude={"auth"})
         if self.auth is not None:
             # The values are needed here: they go to the control plane, which seals them.
             headers = {} if isinstance(self.auth, NoAuth) else {"headers": self.auth.revealed()}
             said["auth"] = {"kind": self.auth.kind, **headers}
-        return {
-            name: value for name, value in said.items() if value is not None or name == "tools_to_execute"
-        }
+        return {name: value for name, value in said.items() if value is not None or name in NULL_MEANS_NONE}
 
 
 class ArgumentRulesDocument(BaseModel):

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     KEY = "key"
     SECRET = "secret"  # noqa: S105 - a kind of thing.
     TOOLS = "tools"
+    QUOTA = "quota"
     OVERLAYS = "overlays"
     RULES = "rules"
 
@@ -75,6 +76,8 @@ class Current:
     connections: Mapping[str, Mapping[str, JSON]]
     keys: Mapping[str, Mapping[str, JSON]]
     tools: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])
+    quotas: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])
+    """Quotas as shown, by the key's name."""
     known_secrets: frozenset[str] = frozenset()
     """Names of keys that have the secret of the document already."""
     overlays: Sequence[JSON] = ()
@@ -154,6 +157,7 @@ def _key(name: str, wanted: KeyDocument, current: Current) -> Iterator[Change]:
         shown = FieldChange("secret", None, None, FROM_REFERENCE)
         yield Change(Action.EDIT, Kind.SECRET, name, wanted.secret_hash, (shown,))
     yield from _tools(name, wanted, current)
+    yield from _quota(name, wanted, current)
 
 
 def _tools(name: str, wanted: KeyDocument, current: Current) -> Iterator[Change]:
@@ -176,6 +180,21 @@ def _tools(name: str, wanted: KeyDocument, current: Current) -> Iterator[Change]
         {"client": client, "tools_to_execute": list(tools or ())} for client, tools in wanted.tools.items()
     ]
     yield Change(Action.EDIT, Kind.TOOLS, name, {"mcp_configs": configs}, fields, shown["etag"])
+
+
+def _quota(name: str, wanted: KeyDocument, current: Current) -> Iterator[Change]:
+    shown = current.quotas.get(name, {"limits": None, "etag": None})
+    before, after = shown["limits"], wanted.limits
+    if not wanted.says_quota or before == after:
+        return
+    fields = (FieldChange("quota", _said(before), _said(after)),)
+    action = Action.REMOVE if after is None else Action.EDIT
+    yield Change(action, Kind.QUOTA, name, after, fields, shown["etag"])
+
+
+def _said(limits: Mapping[str, JSON] | None) -> JSON:
+    """Return the limits that are set, for people to read."""
+    return None if limits is None else {name: value for name, value in limits.items() if value is not None}
 
 
 def _rules(document: Document, current: Current) -> Iterator[Change]:
