@@ -40,17 +40,21 @@ class StoredTool:
     retired_at: datetime | None
 
 
-def frozen_target(connection: Connection, snapshot: ToolSnapshot) -> ConnectionTarget:
-    """Return how to dial a connection: as it is now, but at the address that was frozen.
+def target_at(target: ConnectionTarget, url: str) -> ConnectionTarget:
+    """Return how to dial a connection at an earlier address.
 
     A credential goes only to the server that it was given for: an address elsewhere gets none.
     """
-    target = target_of(connection)
-    frozen = snapshot.server_url
-    if frozen is None or frozen == target.url:
+    if url == target.url:
         return target
-    sealed_auth = target.sealed_auth if same_origin(frozen, target.url) else None
-    return replace(target, url=frozen, sealed_auth=sealed_auth)
+    sealed_auth = target.sealed_auth if same_origin(url, target.url) else None
+    return replace(target, url=url, sealed_auth=sealed_auth)
+
+
+def frozen_target(connection: Connection, snapshot: ToolSnapshot) -> ConnectionTarget:
+    """Return how to dial a connection: as it is now, but at the address that was frozen."""
+    target = target_of(connection)
+    return target if snapshot.server_url is None else target_at(target, snapshot.server_url)
 
 
 def frozen_scope(scope: str, connection: Connection, snapshot: ToolSnapshot) -> str:

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
 
 from activities.catalog_refresh import CatalogEngine, refresh_overlooked
 from activities.client_pool import ClientPool
+from activities.drift import target_at
 from activities.mcp_http.errors import MCPError
 from activities.mcp_http.types import OpenSession
 from activities.mcp_sessions import SessionScope
@@ -79,7 +80,7 @@ class SessionSweeper:
         if session is not None:
             url = unused.negotiated.get("url")
             # The id is a secret of the server that gave it: it goes to no other address.
-            at = replace(target, url=url) if isinstance(url, str) else target
+            at = target_at(target, url) if isinstance(url, str) else target
             # An address that may not be dialled any more is told nothing.
             with contextlib.suppress(MCPError):
                 await self._clients.client(at).close_session(session)

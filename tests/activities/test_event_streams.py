@@ -18,6 +18,7 @@ from activities.mcp_http.types import CallHooks, ToolCall
 from activities.mcp_sessions import McpSessions, SessionScope
 from activities.mcp_streams import StreamKeeper, StreamTimes
 from activities.session_sweep import SessionSweeper
+from governance.connection_auth import auth_purpose
 from models.connection import Connection, ConnectionTarget, Elicitation, EventStream, target_of
 from models.database import Database, ReadSession, WriteSession
 from models.key import ApiKey
@@ -336,7 +337,9 @@ async def test_the_sessions_of_a_deleted_key_are_ended_at_once(database: Databas
 
 async def test_the_id_of_a_session_is_told_to_no_address_but_its_own(database: Database) -> None:
     def move(session: WriteSession) -> None:
-        session.scalars(select(Connection)).one().url = other.url
+        connection = session.scalars(select(Connection)).one()
+        connection.url = other.url
+        connection.sealed_auth = VAULT.seal(b'{"Authorization":"Bearer other"}', auth_purpose(connection.id))
 
     async with listening_server() as server, listening_server() as other:
         world, target = await connect(database, server)
@@ -345,3 +348,5 @@ async def test_the_id_of_a_session_is_told_to_no_address_but_its_own(database: D
         await database.write(move)
         assert await swept(database) == 1
     assert (server.deleted, other.raw.requests) == (["s1"], [])
+    # And the credential of the other one stays there.
+    assert "authorization" not in server.raw.requests[-1].headers
