@@ -118,6 +118,13 @@ class Settings:
         list[int] | None, typer.Option(help="A status that proves that a call did not run; repeatable.")
     ] = None
 
+    max_concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Calls at once, of all workers together (default any number).")
+    ] = None
+    queue_timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a call waits for its turn (default 30).")
+    ] = None
+
     def to_json(self) -> dict[str, Any]:
         """Return the given settings as the control plane takes them."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
@@ -129,6 +136,7 @@ class Settings:
             "tools": "tools_to_execute",
             "open_to_all": "open_to_all_keys",
             "timeout": "tool_timeout_s",
+            "queue_timeout": "queue_timeout_s",
             "refusal_status": "refusal_statuses",
         }
         if "tools" in given:

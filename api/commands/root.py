@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Entry] = {
     "execute": Entry("execute", "Call one tool.", USE),
     "rounds": Entry("rounds", "Rounds of tool calls.", USE),
     "outcomes": Entry("outcomes", "Calls of which nobody knows whether they ran.", USE),
+    "usage": Entry("usage", "What was asked for, how it ended and what it cost.", USE),
     "reconcile": Entry("reconcile", "Repair at once what crashes left behind.", USE),
     "explain": Entry("explain", "Say for every tool whether a key may use it, and why not.", USE),
     "apply": Entry("apply", "Make the gateway as a configuration file says.", CONFIGURE),
