@@ -66,6 +66,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
 RETRYABLE = frozenset(
     {
         ErrorCode.QUOTA_EXCEEDED,
+        ErrorCode.BUSY,
         ErrorCode.TOO_MANY_FAILURES,
         ErrorCode.CANCEL_UNAVAILABLE,
         ErrorCode.DATABASE_BUSY,
