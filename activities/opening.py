@@ -43,12 +43,13 @@ from governance.codes import (
     RoundState,
     SendOutcome,
 )
-from governance.decision import DecisionContext, Denied, GovernedTool, decide
+from governance.decision import DecisionContext, Denied, GovernedTool, Level, decide
 from governance.filters import RequestFilter
 from governance.quotas import price_of
 from governance.snapshots import ToolSnapshot
 from governance.tool_cache import ToolCache
 from models.binding import BINDINGS, REFERENCE, BindingRef
+from models.catalog import CHANGED_SINCE_PINNED
 from models.connection import Connection
 from models.database import WriteSession
 from models.invocation import (
@@ -76,7 +77,7 @@ from models.slot import (
     release_slot,
     take_slot,
 )
-from models.tool import ToolImplementation, load_snapshots
+from models.tool import IS_CHANGED, ToolDefinition, ToolImplementation, load_snapshots
 
 
 class NotThisCallError(Exception):
@@ -227,15 +228,23 @@ class _Around:
     key: ApiKey | None
     connection: Connection | None
     tool: StoredTool
+    broke_pin: bool
+    """Whether an operator pinned the tool and what is stored of it now is not what was pinned."""
     sessions: Mapping[str, StoredSession]
     """The stored sessions that the call may turn out to use, by scope."""
 
 
 _AROUND = (
     select(
-        ApiKey, Connection, ToolImplementation.snapshot_digest, ToolImplementation.retired_at, *STORED_SESSION
+        ApiKey,
+        Connection,
+        ToolImplementation.snapshot_digest,
+        ToolImplementation.retired_at,
+        IS_CHANGED,
+        *STORED_SESSION,
     )
     .select_from(ToolImplementation)
+    .join(ToolDefinition, ToolDefinition.id == ToolImplementation.tool_definition_id)
     .outerjoin(ApiKey, ApiKey.id == bindparam("key"))
     .outerjoin(Connection, Connection.id == bindparam("connection"))
     .outerjoin(
@@ -262,10 +271,10 @@ def _look_around(session: Session, opening: _Opening) -> _Around:
             **{f"scope_{number}": scope for number, scope in enumerate(scopes)},
         },
     ).all()
-    key, connection, digest, retired_at = found[0][:4]
-    stored: list[tuple[Any, ...]] = [row[4:] for row in found]
+    key, connection, digest, retired_at, broke_pin = found[0][:5]
+    stored: list[tuple[Any, ...]] = [row[5:] for row in found]
     sessions = {scope: StoredSession(*columns) for scope, *columns in stored if scope is not None}
-    return _Around(key, connection, StoredTool(digest, retired_at), sessions)
+    return _Around(key, connection, StoredTool(digest, retired_at), broke_pin, sessions)
 
 
 def _require_wanted(session: Session, opening: _Opening) -> None:
@@ -349,6 +358,7 @@ def _judge_now(session: Session, opening: _Opening, now: _Around) -> CallOutcome
     if opening.row.cancel_requested_at is not None:
         return canceled_outcome(opening.snapshot.exposed_name, was_sent=False)
     snapshot, key, connection = opening.snapshot, now.key, now.connection
+    details: dict[str, JSON] = {"tool": snapshot.exposed_name, "outcome": "not_sent"}
     if key is None:
         code = ErrorCode.KEY_DISABLED
     elif connection is None and snapshot.connection is not None:
@@ -360,11 +370,15 @@ def _judge_now(session: Session, opening: _Opening, now: _Around) -> CallOutcome
             connections={} if connection is None else {connection.name: connection.rules()},
             request=RequestFilter(),
         )
-        decision = decide(context, GovernedTool(snapshot.exposed_name, name, snapshot.upstream_name))
+        withheld = CHANGED_SINCE_PINNED if now.broke_pin else None
+        tool = GovernedTool(snapshot.exposed_name, name, snapshot.upstream_name, withheld=withheld)
+        decision = decide(context, tool)
         if not isinstance(decision, Denied):
             return None
         code = decision.code
-    details: dict[str, JSON] = {"tool": snapshot.exposed_name, "outcome": "not_sent"}
+        if decision.level is Level.CATALOG:
+            # Frozen as it was accepted, so the caller could not have known: it is told what to wait for.
+            details["reason"] = decision.reason
     error = call_error(code, details, Classification.AUTHORIZATION)
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 

@@ -28,6 +28,7 @@ from models.payload import store_payload
 from models.place import load_standing
 from models.program import ProgramVersion
 from models.tool import (
+    IS_CHANGED,
     CatalogTool,
     ImplementationSource,
     SourceKind,
@@ -217,6 +218,7 @@ def load_task_world(
             ImplementationSource.source_kind,
             Connection.name,
             ToolDefinition.scope,
+            IS_CHANGED,
         )
         .join(ToolDefinition, ToolDefinition.id == ToolBinding.tool_definition_id)
         .join(ToolImplementation, ToolImplementation.id == ToolBinding.tool_implementation_id)
@@ -226,8 +228,8 @@ def load_task_world(
         .order_by(ToolBinding.tool_name)
     ).all()
     catalog = {
-        binding.tool_name: _frozen_tool(binding, upstream_name, source_kind, connection, scope)
-        for binding, upstream_name, source_kind, connection, scope in rows
+        binding.tool_name: _frozen_tool(binding, upstream_name, source_kind, connection, scope, is_changed)
+        for binding, upstream_name, source_kind, connection, scope, is_changed in rows
     }
     governed = {name: governed_tool(tool) for name, tool in catalog.items()}
     world = World(load_context(session, key, request), catalog, governed)
@@ -235,7 +237,12 @@ def load_task_world(
 
 
 def _frozen_tool(
-    binding: ToolBinding, upstream_name: str, source_kind: SourceKind, connection: str | None, scope: str
+    binding: ToolBinding,
+    upstream_name: str,
+    source_kind: SourceKind,
+    connection: str | None,
+    scope: str,
+    is_changed: bool,  # noqa: FBT001
 ) -> CatalogTool:
     return CatalogTool(
         definition_id=binding.tool_definition_id,
@@ -249,7 +256,7 @@ def _frozen_tool(
         implementation_ref="",
         is_default=binding.binding_reason is BindingReason.SNAPSHOT_DEFAULT,
         has_approved_list=False,
-        is_changed=False,
+        is_changed=is_changed,
         scope=scope,
     )
 

@@ -37,6 +37,7 @@ from models.payload import insert_ignoring_conflict
 
 __all__ = [
     "GATEWAY_SCOPE",
+    "IS_CHANGED",
     "ApprovedImplementation",
     "CatalogTool",
     "FrozenSet",
@@ -214,7 +215,7 @@ class CatalogTool:
     """The scope of its definition."""
 
 
-_IS_CHANGED = func.coalesce(ToolDefinition.pinned_digest != ToolImplementation.content_digest, False)
+IS_CHANGED = func.coalesce(ToolDefinition.pinned_digest != ToolImplementation.content_digest, False)
 """Whether a pin no longer fits; a definition without a pin is never changed."""
 
 
@@ -254,7 +255,7 @@ def _catalog_query(program_version_id: str | None, overridden: Collection[str]) 
             ToolImplementation.implementation_ref,
             ToolImplementation.is_default,
             ToolDefinition.has_approved_list,
-            _IS_CHANGED,
+            IS_CHANGED,
             ToolDefinition.scope,
         )
         .join(ToolImplementation, ToolImplementation.tool_definition_id == ToolDefinition.id)
