@@ -27,11 +27,8 @@ from workflows.messages import (
     RoundResult,
 )
 from workflows.options import tool_options
-from workflows.queued_calls import Handle, Queue, wait_for_calls
+from workflows.queued_calls import Handle, Queue, run_calls
 from workflows.transactions import transact
-
-CHUNK = 50
-"""Calls of one stage that are started in one workflow task, so that its commands stay far below 4 MB."""
 
 T = TypeVar("T")
 
@@ -74,6 +71,8 @@ class ProviderRound:
         """Run the round to its end; a canceled round ends as canceled after it was finalized."""
         plan = await self._uninterrupted(self._freeze(request))
         try:
+            if plan.guarded and not self._progress.canceled:
+                plan = await _guard(plan)
             if not self._progress.canceled:
                 await self._run_stages(plan)
         except asyncio.CancelledError:
@@ -146,6 +145,7 @@ class ProviderRound:
             conversation_id=request.conversation_id,
             implementations=request.implementations,
             on_unknown=request.on_unknown,
+            profile_key=request.profile_key,
         )
         return await transact(RoundFreezer.freeze_round, freezing)
 
@@ -164,24 +164,20 @@ class ProviderRound:
 
     async def _run_stage(self, round_id: str, number: int, calls: Sequence[PlannedCall]) -> None:
         """Start the calls of a stage and wait for every one of them, however each ends."""
-        unknown: list[int] = []
-        for first in range(0, len(calls), CHUNK):
-            chunk = calls[first : first + CHUNK]
-            unknown += await self._run_together(
-                round_id,
-                {
-                    call.position: partial(self._start, round_id, number, first + offset, call)
-                    for offset, call in enumerate(chunk)
-                },
-            )
+        unknown = await self._run_together(
+            round_id,
+            {
+                call.position: partial(self._start, round_id, number, index, call)
+                for index, call in enumerate(calls)
+            },
+        )
         if unknown and self._request.on_unknown == OnUnknown.WAIT.value:
             await self._wait_for_resolutions(round_id, number, calls, unknown)
 
     async def _run_together(self, round_id: str, calls: Mapping[int, Callable[[], Handle]]) -> list[int]:
         """Start calls and wait for them; return the positions of those whose outcome is unknown."""
-        handles = {position: start() for position, start in calls.items()}
-        self._progress.running = handles
-        await wait_for_calls(handles, calls, self._progress.queue)
+        self._progress.running = handles = {}
+        await run_calls(handles, calls, self._progress.queue)
         ended = {position: _result_of(handle) for position, handle in handles.items()}
         lost = [position for position, result in ended.items() if result is None]
         unknown = [position for position, result in ended.items() if result is not None and _is_open(result)]

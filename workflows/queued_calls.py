@@ -1,7 +1,7 @@
-"""Waits for calls to end; a call whose connection is busy is started again when its turn may have come."""
+"""Runs calls side by side; one whose connection is busy is started again when its turn may have come."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,6 +10,12 @@ from temporalio import workflow
 
 from activities.slots import BUSY
 from activities.tool_calls import CallToolResult
+
+CHUNK = 50
+"""Calls that are started in one workflow task, so that its commands stay far below 4 MB."""
+
+NEXT_TASK = timedelta(milliseconds=1)
+"""A timer that ends the workflow task; the next one starts more calls, whatever has ended meanwhile."""
 
 Handle = workflow.ActivityHandle[CallToolResult]
 
@@ -37,20 +43,26 @@ class Queue:
         self.told.discard(position)
 
 
-async def wait_for_calls(
+async def run_calls(
     handles: dict[int, Handle], start: Mapping[int, Callable[[], Handle]], queue: Queue
 ) -> None:
-    """Wait until every call has ended; a cancel is passed on to each and waited for as well.
+    """Start calls and wait until every one has ended; a cancel is passed on to each and waited for as well.
 
-    `handles` are the calls by position, and always the last attempt of each; `start` starts one again. The
-    handles keep their outcomes. What an activity raised is not looked at here: its ledger row tells.
+    `start` starts a call by position, for the first time or again. `handles` is filled with them, always
+    with the last attempt of each, and keeps their outcomes. What an activity raised is not looked at here:
+    its ledger row tells.
     """
     canceled = False
     waiting: dict[int, asyncio.Task[None]] = {}
+    positions = list(start)
+    _start_chunk(handles, start, positions[:CHUNK])
+    starting = asyncio.create_task(_start_others(handles, start, positions[CHUNK:]))
     while True:
         if not canceled:
             _let_wait(handles, waiting, queue)
         pending = [*(handle for handle in handles.values() if not handle.done()), *waiting.values()]
+        if not starting.done():
+            pending.append(starting)
         if not pending:
             break
         try:
@@ -70,9 +82,25 @@ async def wait_for_calls(
 
 async def wait_for_call(start: Callable[[], Handle], position: int, queue: Queue) -> CallToolResult:
     """Make one call, however long it has to wait for its connection; raises what its activity raised."""
-    handles = {position: start()}
-    await wait_for_calls(handles, {position: start}, queue)
+    handles: dict[int, Handle] = {}
+    await run_calls(handles, {position: start}, queue)
     return handles[position].result()
+
+
+def _start_chunk(
+    handles: dict[int, Handle], start: Mapping[int, Callable[[], Handle]], positions: Iterable[int]
+) -> None:
+    for position in positions:
+        handles[position] = start[position]()
+
+
+async def _start_others(
+    handles: dict[int, Handle], start: Mapping[int, Callable[[], Handle]], positions: Sequence[int]
+) -> None:
+    """Start what the first chunk left, a chunk in a workflow task."""
+    for first in range(0, len(positions), CHUNK):
+        await workflow.sleep(NEXT_TASK)
+        _start_chunk(handles, start, positions[first : first + CHUNK])
 
 
 def _let_wait(handles: Mapping[int, Handle], waiting: dict[int, asyncio.Task[None]], queue: Queue) -> None:

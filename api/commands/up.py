@@ -148,6 +148,7 @@ def _announce(place: RunningServer, secrets: FirstSecrets) -> None:
         f"Sluicegate is up: process {place.process.pid}, data in {place.data_dir}",
         f"  API          {place.url}",
         f"  API docs     {place.url}/docs",
+        f"  Console      {place.url}/console",
         f"  Temporal UI  {place.temporal_ui_url}",
         f"  Temporal     {place.temporal_address}",
     ]

@@ -72,7 +72,7 @@ async def test_the_first_start_shows_urls_the_admin_token_and_a_first_key(up: Up
     assert up.secrets["admin"].startswith("sga_")
     assert up.secrets["key"].startswith("sgk_")
     async with httpx.AsyncClient() as client:
-        for url in (f"{up.url}/readyz", f"{up.url}/docs", up.place["temporal_ui_url"]):
+        for url in (f"{up.url}/readyz", f"{up.url}/docs", f"{up.url}/console", up.place["temporal_ui_url"]):
             assert url.removesuffix("/readyz") in "".join(up.banner)
             assert (await client.get(url, follow_redirects=True)).status_code == 200
 

@@ -93,3 +93,32 @@ async def test_a_worker_in_serve_waits_for_the_calls_that_run_in_it(
     assert f"Waiting up to 20 s for round {begun} (reports-build_report)." in out
     assert "Not waiting any longer" not in out
     assert out.endswith("Stopped.\n")
+
+
+async def test_two_processes_on_one_database_run_one_round_for_one_key(
+    tmp_path: Path, temporal_server: EmbeddedTemporal, task_queue: str
+) -> None:
+    there = {
+        "SLUICEGATE_TEMPORAL_ADDRESS": temporal_server.address,
+        "SLUICEGATE_TASK_QUEUE": task_queue,
+    }
+    async with (
+        serving(tmp_path, there, "--with-worker") as one,
+        serving(tmp_path, there, "--with-worker") as two,
+        example_server("orders") as orders,
+    ):
+        add = ("connections", "add", "orders", f"{orders}/mcp", "--network", "loopback", "--tools", "*")
+        assert (await sluicegate(*add, data_dir=tmp_path, extra=one.where)).status == 0
+        create = ("keys", "create", "a", "--json")
+        key = (await sluicegate(*create, data_dir=tmp_path, extra=two.where)).json()["secret"]
+        function = {"name": "orders-refund_order", "arguments": {"order_id": "A-1001", "amount_cents": 1}}
+        body = {"tool_calls": [{"id": "once", "type": "function", "function": function}], "wait": 60}
+        headers = {"authorization": f"Bearer {key}", "idempotency-key": "one-refund"}
+        async with httpx.AsyncClient(headers=headers, timeout=COMMAND_S) as client:
+            answers = await asyncio.gather(
+                *(client.post(f"{server.url}/v1/rounds", json=body) for server in [one, two] * 4)
+            )
+            counts = (await client.get(f"{orders}/counters")).json()
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["round_id"] for answer in answers}) == 1
+    assert counts["refund_order"] == 1

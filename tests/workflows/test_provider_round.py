@@ -168,6 +168,55 @@ async def test_sixty_calls_of_one_round_all_run_once(
     assert sorted(runner.sent) == sorted(f"call_{number}" for number in range(60))
 
 
+async def test_a_call_that_hangs_holds_up_no_other_call_of_its_stage(
+    sqlite_database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    world = await build_world(sqlite_database, PARALLEL)
+    others = asyncio.Event()
+    answered: set[str] = set()
+
+    async def first_waits_for_all_others(call: OpenCall) -> JSON:
+        if call.tool_call_id == "call_0":
+            await asyncio.wait_for(others.wait(), 60)
+        answered.add(call.tool_call_id)
+        if len(answered) == 109:
+            others.set()
+        return text_result(call.tool_call_id)
+
+    runner = ScriptedRunner(first_waits_for_all_others)
+    async with round_worker(temporal_client, sqlite_database, runner, task_queue=task_queue) as bench:
+        calls = [Call("files-read", {"n": number}) for number in range(110)]
+        record, result = await bench.run(world.key_id, calls)
+
+    assert result.succeeded == 110
+    assert record.statuses() == ["succeeded"] * 110
+
+
+async def test_a_cancel_between_two_chunks_starts_no_more_and_ends_every_call(
+    sqlite_database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    world = await build_world(sqlite_database, PARALLEL)
+    started = asyncio.Event()
+
+    async def endless(_call: OpenCall) -> JSON:
+        started.set()
+        await asyncio.Event().wait()
+        return None
+
+    async with round_worker(
+        temporal_client, sqlite_database, ScriptedRunner(endless), task_queue=task_queue
+    ) as bench:
+        round_id, handle = await bench.start(world.key_id, [Call("files-read") for _ in range(110)])
+        await started.wait()
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        record = await bench.record(round_id)
+
+    assert record.row.state is RoundState.CANCELED
+    assert set(record.statuses()) <= {"canceled", "not_started", "failed"}
+
+
 async def test_arguments_and_results_never_enter_the_history(
     sqlite_database: Database, temporal_client: Client, task_queue: str
 ) -> None:
