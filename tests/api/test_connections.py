@@ -212,3 +212,14 @@ async def test_a_round_ends_though_the_api_that_started_it_is_gone(
 
     assert (started.status_code, "round_completed" in events.text) == (202, True)
     assert shown.json()["messages"][0]["content"] == "slept"
+
+
+async def test_questions_and_the_transport_are_settings_with_values_that_do_something(api: APIBench) -> None:
+    made = await api.operator("POST", CLIENTS, json={"name": "lab", "url": "https://example.org/mcp"})
+    settings = {"elicitation": "decline", "transport": "http_sse"}
+    edited = await api.operator("PATCH", f"{CLIENTS}/lab", json=settings)
+    unbuilt = await api.operator("PATCH", f"{CLIENTS}/lab", json={"elicitation": "ask"})
+
+    assert (made.json()["elicitation"], made.json()["transport"]) == ("none", "streamable_http")
+    assert (edited.json()["elicitation"], edited.json()["transport"]) == ("decline", "http_sse")
+    assert (unbuilt.status_code, error_of(unbuilt)["code"]) == (400, "invalid_request")
