@@ -28,7 +28,7 @@ from models.audit import AuditFact, AuditKind, append_audit
 from models.base import new_id
 from models.binding import BindingOwner, ToolBinding, insert_bindings, load_bindings_by_id
 from models.catalog import CallerPlace, World, load_world
-from models.conversation import Conversation, find_conversation
+from models.conversation import Conversation
 from models.database import Database, WriteSession
 from models.key import ApiKey
 from models.payload import Payload, store_payload, store_payloads
@@ -47,7 +47,8 @@ from models.round import (
     insert_round,
     load_round_calls,
 )
-from models.task import TERMINAL_TASK_STATES, Task, find_task, load_task_world
+from models.round_place import PlaceRefused, RoundPlace, live_task, settle_place
+from models.task import Task, load_task_world
 from models.tool import CatalogTool, FrozenSet, insert_frozen_set, load_snapshots
 
 ROUND_ABANDONED = "RoundAbandoned"
@@ -92,6 +93,7 @@ class FreezeRound:
     conversation_id: str | None = None
     implementations: dict[str, str] = field(default_factory=dict[str, str])
     on_unknown: str = "fail"
+    profile_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,15 +186,14 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
         )
     filters = {"include_clients": request.include_clients, "include_tools": request.include_tools}
     calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in request.calls]
-    place = {
+    place: dict[str, JSON] = {
         "task_id": request.task_id,
         "conversation_id": request.conversation_id,
         "implementations": request.implementations,
     }
-    task = None if request.task_id is None else _task_of(session, request.task_id, request.key_id)
-    conversation_id = request.conversation_id if task is None else task.conversation_id
-    if conversation_id is not None and find_conversation(session, conversation_id, request.key_id) is None:
-        raise _refusal(ROUND_UNKNOWN, f"Key {request.key_id!r} has no conversation {conversation_id!r}.")
+    if request.profile_key is not None:
+        place["profile_key"] = request.profile_key
+    conversation_id = _conversation_of(session, request)
     insert_round(
         session,
         RequestedRound(
@@ -214,6 +215,7 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
             task_id=request.task_id,
             conversation_id=conversation_id,
             implementations=request.implementations,
+            profile_key=request.profile_key,
         ),
         new_id(),
     )
@@ -221,13 +223,21 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
     return row, key
 
 
+def _conversation_of(session: Session, request: FreezeRound) -> str | None:
+    place = RoundPlace(
+        request.task_id, request.conversation_id, request.profile_key, request.implementations
+    )
+    try:
+        return settle_place(session, request.key_id, place)
+    except PlaceRefused as refused:
+        raise _refusal(ROUND_UNKNOWN, str(refused)) from refused
+
+
 def _task_of(session: Session, task_id: str, key_id: str) -> Task:
-    task = find_task(session, task_id)
-    if task is None or task.key_id != key_id:
-        raise _refusal(ROUND_UNKNOWN, f"Key {key_id!r} has no task {task_id!r}.")
-    if task.state in TERMINAL_TASK_STATES:
-        raise _refusal(ROUND_UNKNOWN, f"Task {task_id!r} has ended as {task.state.value}.")
-    return task
+    try:
+        return live_task(session, key_id, task_id)
+    except PlaceRefused as refused:
+        raise _refusal(ROUND_UNKNOWN, str(refused)) from refused
 
 
 @dataclass(frozen=True)
@@ -330,7 +340,7 @@ def _place_of(session: Session, row: Round) -> CallerPlace:
     conversation = None if row.conversation_id is None else session.get(Conversation, row.conversation_id)
     version_id = None if conversation is None else conversation.program_version_id
     version = None if version_id is None else session.get(ProgramVersion, version_id)
-    return load_standing(session, version, conversation, None, row.implementations).place
+    return load_standing(session, version, conversation, row.profile_key, row.implementations).place
 
 
 def _judge_all(world: World, calls: Sequence[_Asked], loader: "_Snapshots") -> list[_Bound | _Turned]:

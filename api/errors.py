@@ -17,6 +17,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
     ErrorCode.NOT_FOUND: (404,),
     ErrorCode.METHOD_NOT_ALLOWED: (405,),
     ErrorCode.CONFLICT: (409,),
+    ErrorCode.WRONG_STATE: (409,),
     ErrorCode.PRECONDITION_FAILED: (412, 428),
     ErrorCode.INVALID_FILTER: (400, 422),
     ErrorCode.INVALID_ARGUMENTS: (400,),
@@ -141,6 +142,19 @@ def problem_of_filter(invalid: InvalidFilter, *, status: int = 400) -> APIProble
 def malformed(problem: str, *, status: int = 400, **details: JSON) -> APIProblem:
     """Refuse a request that cannot be read; `problem` is a clause that says what and where."""
     return APIProblem(ErrorCode.INVALID_REQUEST, {"problem": problem, **details}, status=status)
+
+
+def invalid_field(path: str, problem: str, *, status: int = 422) -> APIProblem:
+    """Refuse a body for one of its fields."""
+    problems: list[JSON] = [{"path": path, "problem": problem}]
+    return malformed(f"{path} {problem}", status=status, problems=problems)
+
+
+def unknown_profile(profile_key: str, *, status: int = 422) -> APIProblem:
+    """Refuse a profile that the program does not have; `details.profile` names it."""
+    problem = invalid_field("profile_key", "is no profile of this program", status=status)
+    problem.details["profile"] = profile_key[:255]
+    return problem
 
 
 def not_found(what: str, name: str) -> APIProblem:

@@ -4,7 +4,7 @@ A fresh round costs three transactions here: one read before, one write, one rea
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from api.deps import APIDeps
 from api.engine import RoundStart, Start, Wait, workflow_id_of
-from api.errors import APIProblem, Audited, not_found
+from api.errors import APIProblem, Audited, invalid_field, not_found, unknown_profile
 from api.results import RoundAnswer, load_answer
 from governance.canonical import JSON, canonical_bytes, digest_of
 from governance.codes import ErrorCode, RoundState
@@ -32,6 +32,7 @@ from models.round import (
     find_round_by_key,
     insert_round,
 )
+from models.round_place import PlaceFault, PlaceRefused, RoundPlace, settle_place
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class AskedRound:
     include_tools: list[str] | None
     idempotency_key: str | None
     on_unknown: OnUnknown = OnUnknown.FAIL
-    implementations: Mapping[str, str] = field(default_factory=dict[str, str])
+    place: RoundPlace = field(default_factory=RoundPlace)
 
     @property
     def filter_headers(self) -> dict[str, JSON]:
@@ -68,11 +69,16 @@ class AskedRound:
 
     @cached_property
     def body_digest(self) -> str:
-        """What must be equal for a repeat: calls, filter headers, implementations; not how long to wait."""
+        """What must be equal for a repeat: calls, filter headers and place; not how long to wait."""
         asked: dict[str, JSON] = {"calls": [call.to_json() for call in self.calls], **self.filter_headers}
-        if self.implementations:
-            asked["implementations"] = dict(self.implementations)
-        return digest_of(asked)
+        place: dict[str, JSON] = {
+            "implementations": dict(self.place.implementations),
+            "task_id": self.place.task_id,
+            "conversation_id": self.place.conversation_id,
+            "profile_key": self.place.profile_key,
+        }
+        # A round without a place has the digest that it always had.
+        return digest_of(asked | {name: value for name, value in place.items() if value})
 
 
 @dataclass(frozen=True)
@@ -192,6 +198,7 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
         if found is not None:
             _check_repeat(found, asked)
             return _stored(found)
+    conversation_id = _conversation_of(session, key_id, asked)
     round_id = new_id()
     round_key = round_id if asked.idempotency_key is None else asked.idempotency_key
     calls = [
@@ -210,11 +217,37 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
         request_id=asked.request_id,
         request_filter=asked.filter_headers,
         calls=calls,
-        implementations=asked.implementations,
+        implementations=asked.place.implementations,
         on_unknown=asked.on_unknown,
+        task_id=asked.place.task_id,
+        conversation_id=conversation_id,
+        profile_key=asked.place.profile_key,
     )
     insert_round(session, requested, round_id)
     return _Stored(round_id, requested.workflow_id, round_key, RoundState.REQUESTED)
+
+
+def _conversation_of(session: WriteSession, key_id: str, asked: AskedRound) -> str | None:
+    """Return the conversation that a round is part of; asked for just before the round is stored."""
+    try:
+        return settle_place(session, key_id, asked.place)
+    except PlaceRefused as refused:
+        raise _misplaced(refused) from refused
+
+
+def _misplaced(refused: PlaceRefused) -> APIProblem:
+    match refused.fault:
+        case PlaceFault.UNKNOWN_TASK:
+            return not_found("task", refused.name)
+        case PlaceFault.UNKNOWN_CONVERSATION:
+            return not_found("conversation", refused.name)
+        case PlaceFault.TASK_ENDED:
+            details = {"what": "task", "name": refused.name, "state": refused.state}
+            return APIProblem(ErrorCode.WRONG_STATE, details)
+        case PlaceFault.UNKNOWN_PROFILE:
+            return unknown_profile(refused.name, status=400)
+        case PlaceFault.FIXED_BY_TASK:
+            return invalid_field(refused.name, "was fixed when the task was created", status=400)
 
 
 def _stored(row: Round) -> _Stored:

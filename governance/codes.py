@@ -13,6 +13,7 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     CONFLICT = "conflict"
+    WRONG_STATE = "wrong_state"
     PRECONDITION_FAILED = "precondition_failed"
     INVALID_FILTER = "invalid_filter"
     INVALID_ARGUMENTS = "invalid_arguments"

@@ -39,6 +39,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "{path} 不支持 {method} 方法，请参阅 Allow 响应头。",
     ),
     ErrorCode.CONFLICT: ("{what} {name} exists already.", "{what} {name} 已存在。"),
+    ErrorCode.WRONG_STATE: (
+        "The {what} {name} is {state}, which does not allow this.",
+        "{what} {name} 当前状态为 {state}，不允许此操作。",
+    ),
     ErrorCode.PRECONDITION_FAILED: (
         "{what} was changed meanwhile (now {etag}). Read it again and repeat the edit with If-Match.",
         "{what} 已被他人修改（当前 {etag}）。请重新读取，并以 If-Match 重试。",

@@ -49,6 +49,11 @@ def allowed_names(profiles: Mapping[str, JSON] | None, key: str) -> frozenset[st
     return _names(profile)
 
 
+def knows_profile(profiles: Mapping[str, JSON] | None, default_config: Mapping[str, JSON], key: str) -> bool:
+    """Say whether a profile may be asked for; without a profile catalog only the configured one may."""
+    return key in profiles if profiles else key == interactive_profile(default_config)
+
+
 def union_of_allowed_names(profiles: Mapping[str, JSON] | None) -> frozenset[str] | None:
     """Return the names that any profile lists; None where none of them has a list, which filters nothing."""
     lists = [_names(profile) for profile in (profiles or {}).values() if _has_list(profile)]

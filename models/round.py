@@ -40,6 +40,8 @@ class Round(Base):
     """The conversation that the round is part of, which owns the subagents that it starts."""
     implementations: Mapped[dict[str, str]] = mapped_column(Configuration, default=dict)
     """The implementations asked for, by tool name, where they are not the default."""
+    profile_key: Mapped[str | None] = mapped_column(String(255))
+    """The profile asked for; a subagent's own goes before it, and a task's round has the task's."""
     argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
     """The key's rules of arguments as they were when the round was frozen; see `models.argument_rule`."""
     frozen_set_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("frozen_sets.digest"))
@@ -129,6 +131,7 @@ class RequestedRound:
     task_id: str | None = None
     conversation_id: str | None = None
     implementations: Mapping[str, str] = field(default_factory=dict[str, str])
+    profile_key: str | None = None
 
 
 def insert_round(session: WriteSession, requested: RequestedRound, round_id: str) -> None:
@@ -147,6 +150,7 @@ def insert_round(session: WriteSession, requested: RequestedRound, round_id: str
         "task_id": requested.task_id,
         "conversation_id": requested.conversation_id,
         "implementations": dict(requested.implementations),
+        "profile_key": requested.profile_key,
         "has_unknown": False,
         "repeat_count": 0,
         "call_count": len(requested.calls),

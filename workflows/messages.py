@@ -80,6 +80,8 @@ class RoundInput:
     """The conversation that such a round is part of; a task's round is part of the task's."""
     implementations: dict[str, str] = field(default_factory=dict[str, str])
     """The implementations that such a round wants, by tool name, where they are not the default."""
+    profile_key: str | None = None
+    """The profile that such a round wants; one that its program does not have is refused."""
 
 
 @dataclass(frozen=True)

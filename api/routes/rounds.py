@@ -21,6 +21,7 @@ from models.audit import AuditFact, AuditKind, append_audit
 from models.database import ReadSession, WriteSession
 from models.key import ApiKey
 from models.round import Round, abandon_round
+from models.round_place import RoundPlace
 from workflows.messages import MAX_CALLS
 
 ROUND_ID_HEADER = "x-sluicegate-round-id"
@@ -45,6 +46,8 @@ router = APIRouter(tags=["data plane"])
         **refusals(
             *DATA_PLANE,
             *BODY,
+            ErrorCode.NOT_FOUND,
+            ErrorCode.WRONG_STATE,
             ErrorCode.TOO_MANY_CALLS,
             ErrorCode.IDEMPOTENCY_CONFLICT,
             ErrorCode.ROUND_ABANDONED,
@@ -60,14 +63,15 @@ async def start_round(
 
     A call that may not be made becomes an error result of its own and never stops the others. After `wait`
     seconds (30 by default) the answer is 202 and the round goes on. The same `Idempotency-Key` with the same
-    calls and filter headers gives the same round, with others 409.
+    calls, filter headers and place gives the same round, with others 409. A round of a task runs on what was
+    frozen with the task; one of a conversation sees the tools of its program.
     """
     body = await caller.body(StartRoundBody)
     calls = [asked_call(call) for call in body.tool_calls]
     asked = replace(
         asked_round(caller, calls, idempotency_key),
         on_unknown=body.on_unknown,
-        implementations=body.implementations,
+        place=RoundPlace(body.task_id, body.conversation_id, body.profile_key, body.implementations),
     )
     key_id, repeat = await caller.read(_admit, caller.deps, asked)
     wait_s = min(DEFAULT_WAIT_S if body.wait is None else body.wait, caller.deps.settings.round_wait_max_s)

@@ -3,10 +3,12 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from api.schemas.errors import CallErrorBody
-from api.schemas.values import AnyJSON, CallId, ToolName
+from api.schemas.values import AnyJSON, CallId, StoredId, Text, ToolName
+from governance.canonical import is_object
 from governance.codes import InvocationOutcome, InvocationStatus, RoundState
 from governance.decision import Level
 from governance.resolutions import OnUnknown, ResolutionKind
@@ -40,7 +42,10 @@ class ToolCallBody(BaseModel):
 
 
 class StartRoundBody(BaseModel):
-    """Tool calls to run as one round; an assistant message with `tool_calls` is one."""
+    """Tool calls to run as one round; an assistant message with `tool_calls` is one.
+
+    A message says `role`, and its other members are ignored; without one, an unknown member is refused.
+    """
 
     tool_calls: Annotated[list[ToolCallBody], Field(min_length=1)]
     wait: Annotated[
@@ -65,6 +70,29 @@ class StartRoundBody(BaseModel):
             description="The implementation to bind of a tool, by reference, where it is not the default.",
         ),
     ] = {}
+    task_id: Annotated[
+        StoredId | None,
+        Field(description="A task of this key's program: the round runs on the bindings frozen with it."),
+    ] = None
+    conversation_id: Annotated[
+        StoredId | None,
+        Field(description="A conversation of this key: the round sees its program's tools and profiles."),
+    ] = None
+    profile_key: Annotated[
+        Annotated[Text, StringConstraints(min_length=1, max_length=255)] | None,
+        Field(description="The profile to see the tools through; by default the program's configured one."),
+    ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_member(cls, body: AnyJSON) -> AnyJSON:
+        if is_object(body) and "role" not in body:
+            unknown = sorted(name for name in body if name not in cls.model_fields)
+            if unknown:
+                raise PydanticCustomError(
+                    "unknown_member", "has no member {member}", {"member": unknown[0][:100]}
+                )
+        return body
 
 
 class ToolMessageBody(BaseModel):

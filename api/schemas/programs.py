@@ -2,11 +2,10 @@
 
 from datetime import datetime
 from typing import Annotated, Literal
-from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from api.schemas.values import AnyJSON, ShortText, Text
+from api.schemas.values import AnyJSON, ShortText, StoredId, Text
 from governance.modes import GovernanceMode, SourceKind
 from models.conversation import ConversationState
 from models.task import TaskKind, TaskState
@@ -17,9 +16,6 @@ Slug = Annotated[Text, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Fingerprint = Annotated[Text, StringConstraints(min_length=1, max_length=255)]
 """What a program or runtime calls one release of itself."""
 
-Id = Annotated[str, AfterValidator(lambda text: str(UUID(text)))]
-"""The id of something stored, in a body."""
-
 
 class CreateProgramBody(BaseModel):
     """A program to register; it acts as `key_id`, or as a new key of its own."""
@@ -27,7 +23,7 @@ class CreateProgramBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Slug
-    key_id: Id | None = None
+    key_id: StoredId | None = None
     execution_runtime: Slug | None = None
     declares_runtime: bool = False
     may_relax_policy: bool = False
@@ -183,7 +179,7 @@ class CreateTaskBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    conversation_id: Id
+    conversation_id: StoredId
     logical_work_id: ShortText
     profile_key: Text | None = None
     implementations: Annotated[

@@ -36,6 +36,9 @@ IdempotencyKey = Annotated[
 """A caller's own name for a request; printable ASCII, scoped to the key."""
 
 
+StoredId = Annotated[str, AfterValidator(lambda text: str(UUID(text)))]
+"""The id of something stored, in a body."""
+
 UNKNOWN_ID = "unknown_id"
 """The type of the fault of a path that names nothing: answered 404 and not 400."""
 
