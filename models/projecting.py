@@ -235,8 +235,20 @@ class _Projection:
             )
             self._session.add(definition)
             self._session.flush()
+        else:
+            self._adopt(definition, tool)
         self._definitions[tool.tool_name] = definition
         return definition
+
+    def _adopt(self, definition: ToolDefinition, tool: WantedTool) -> None:
+        """Take in the candidates that are stored under another source: that was edited behind our back."""
+        rows = self._session.scalars(
+            select(ToolImplementation).where(
+                ToolImplementation.tool_definition_id == definition.id,
+                ToolImplementation.implementation_ref.in_([row.implementation_ref for row in tool.candidates]),
+            )
+        )
+        self._implementations |= {(tool.tool_name, row.implementation_ref): row for row in rows}
 
     def _describe(self, definition: ToolDefinition, tool: WantedTool) -> bool:
         same = (

@@ -12,6 +12,7 @@ from governance.modes import GovernanceMode, SourceKind
 from models.base import new_id
 from models.connection import Connection
 from models.database import Database, ReadSession, WriteSession
+from models.projecting import SourceKey, ensure_source
 from models.projection import DeclaredTool, project_connection, reproject_connection, retire_connection
 from models.runtime import ExecutionRuntime
 from models.tool import (
@@ -103,13 +104,19 @@ async def test_a_thousand_unchanged_tools_cost_no_write(database: Database) -> N
         update(ToolImplementation).values(declared={"description": "Other."}),
         update(ToolImplementation).values(upstream_name="elsewhere"),
         update(ToolImplementation).values(content_digest="0" * 64),
+        update(ToolImplementation).values(
+            implementation_source_id=select(ImplementationSource.id)
+            .where(ImplementationSource.source_ref == "elsewhere")
+            .scalar_subquery()
+        ),
     ],
-    ids=["mode", "kind", "default", "declared", "upstream name", "content digest"],
+    ids=["mode", "kind", "default", "declared", "upstream name", "content digest", "source"],
 )
 async def test_a_row_edited_behind_our_back_is_repaired(edit: Any, database: Database) -> None:
     connection_id = await connect(database, 3)
     before = await database.read(load_catalog)
 
+    await database.write(ensure_source, SourceKey(SourceKind.AGENT, "elsewhere"))
     await database.write(lambda session: session.execute(edit))
     report = await database.write(
         on_connection(connection_id, lambda session, row: project_connection(session, row, listing(3)))
