@@ -11,7 +11,7 @@ DEV := .venv/.dev-installed
 # Each test process has a Temporal server of its own, so more processes than cores only slow each other down.
 PYTEST := $(PY) -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
-SLOW_SUITES := acceptance browser conformance crash interop
+SLOW_SUITES := acceptance browser conformance crash interop processes
 FAST_TESTS := $(foreach suite,$(SLOW_SUITES),--ignore=tests/$(suite))
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
@@ -80,6 +80,10 @@ conformance: $(DEV) ## Run the MCP conformance suite against the transport
 .PHONY: interop
 interop: $(DEV) ## Call MCP servers that others wrote
 	$(PY) -m tests.interop.run
+
+.PHONY: processes
+processes: $(DEV) ## Run the command, `up`, `serve` and the demo as a person does
+	$(PYTEST) $(PARALLEL) tests/processes
 
 .PHONY: lock
 lock: $(DEV) ## Write the lock files from pyproject.toml (LOCK_FLAGS=--upgrade takes newer versions)

@@ -1,0 +1,1 @@
+"""The product as processes: its command, `up`, `serve` and the demo."""
