@@ -72,6 +72,14 @@ async def _cancel_running(
     raise AssertionError("The round was not canceled.")
 
 
+async def wide_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
+    """A stage of more calls than one workflow task starts."""
+    async with round_worker(client, database, ScriptedRunner(echo), task_queue="wide") as bench:
+        _, handle = await bench.start(world.key_id, [Call("files-read") for _ in range(51)])
+        await handle.result()
+    return handle
+
+
 async def waiting_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """An unknown outcome that an operator has called again, and one that he resolves."""
     runner = SendsRunner([unknown, unknown, answered])
@@ -147,6 +155,7 @@ async def connection_sync(client: Client, database: Database, world: World) -> W
 RECORDERS: dict[str, Recorder] = {
     "mixed_round": mixed_round,
     "canceled_round": canceled_round,
+    "wide_round": wide_round,
     "waiting_round": waiting_round,
     "call_retry": call_retry,
     "connection_sync": connection_sync,
