@@ -130,7 +130,7 @@ class McpRunner:
             tell_upstream_on_cancel=gate.tell_upstream_on_cancel,
         )
         timeout_s = call.snapshot.timeout_s
-        with self._streams.using(client, target, held):
+        async with self._streams.using(client, target, held):
             if call.resume is None:
                 return await client.call_tool(held.session, asked, hooks, timeout_s)
             cursor = Cursor(call.resume.request_id, call.resume.last_event_id)

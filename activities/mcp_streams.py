@@ -7,8 +7,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
@@ -76,9 +76,19 @@ def wants_stream(target: ConnectionTarget, session: OpenSession) -> bool:
         return True
     if session.era == "legacy" and session.session_id is None:
         return False
+    if hears_questions(target, session):
+        return True
     tools = session.capabilities.get("tools")
-    announces = isinstance(tools, dict) and tools.get("listChanged") is True  # pyright: ignore[reportUnknownMemberType]
-    return announces or target.elicitation is not Elicitation.NONE
+    return isinstance(tools, dict) and tools.get("listChanged") is True  # pyright: ignore[reportUnknownMemberType]
+
+
+def hears_questions(target: ConnectionTarget, session: OpenSession) -> bool:
+    """Say whether a server may ask on the stream what a call of it waits for."""
+    return (
+        session.era == "legacy"
+        and target.event_stream is not EventStream.NEVER
+        and target.elicitation is not Elicitation.NONE
+    )
 
 
 def stored_event(message: dict[str, JSON], event_id: str | None) -> dict[str, JSON]:
@@ -102,6 +112,8 @@ class _Stream:
     used_at: float = field(default_factory=time.monotonic)
     newest: tuple[dict[str, JSON], str | None] | None = None
     spoke: bool = False
+    stands: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the stream is open, here or at another worker, or is known not to be had."""
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     listening: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
@@ -198,15 +210,23 @@ class StreamKeeper:
         await _stop(stream.listening)
         await stream.client.close_session(stream.session)
 
-    @contextmanager
-    def using(self, client: MCPClient, target: ConnectionTarget, held: HeldSession) -> Generator[None]:
-        """Count a session as in use, and hold its stream if it is wanted."""
+    @asynccontextmanager
+    async def using(
+        self, client: MCPClient, target: ConnectionTarget, held: HeldSession
+    ) -> AsyncGenerator[None]:
+        """Count a session as in use, and hold its stream if it is wanted.
+
+        A call during which the server may ask something waits for the stream: a question that nobody hears
+        is waited for by the server, up to its own limit.
+        """
         stream = self._stream(client, target, held)
         self._in_use[held.row_id] = self._in_use.get(held.row_id, 0) + 1
         self._used.add(held.row_id)
         if stream is not None:
             stream.users += 1
         try:
+            if stream is not None and hears_questions(target, held.session):
+                await self._await_stream(stream)
             yield
         finally:
             self._in_use[held.row_id] -= 1
@@ -215,6 +235,13 @@ class StreamKeeper:
             if stream is not None:
                 stream.users -= 1
                 stream.used_at = time.monotonic()
+
+    async def _await_stream(self, stream: _Stream) -> None:
+        try:
+            async with asyncio.timeout(self._times.first_event_s):
+                await stream.stands.wait()
+        except TimeoutError:
+            stream.stands.set()  # One call has waited; the next ones take the risk.
 
     def _stream(self, client: MCPClient, target: ConnectionTarget, held: HeldSession) -> _Stream | None:
         if not wants_stream(target, held.session):
@@ -243,6 +270,7 @@ class StreamKeeper:
                     logger.warning("The lease of an event stream could not be looked at; trying again.")
                     await asyncio.sleep(self._times.keep_s)
         finally:
+            stream.stands.set()
             await _stop(stream.listening)
             if self._streams.get(key) is stream:
                 del self._streams[key]
@@ -254,6 +282,7 @@ class StreamKeeper:
             case SessionGone():
                 return False
             case StreamTaken(until):
+                stream.stands.set()
                 # An end within a day may be a holder's; looking again each lease is soon enough.
                 wait_s = (until - utc_now()).total_seconds()
                 await asyncio.sleep(min(max(wait_s, 0.05), self._times.lease.total_seconds()))
@@ -279,6 +308,7 @@ class StreamKeeper:
             return True
         finally:
             stream.listening = None
+            stream.stands.clear()
             await _stop(listening)
             await asyncio.shield(self._leave(stream.lease, pause, stream.take_newest()))
 
@@ -321,7 +351,7 @@ class StreamKeeper:
                 self._catalogs.note(stream.connection_id)
 
         listening = asyncio.get_running_loop().create_task(
-            stream.client.listen(stream.session, on_message, last_event_id)
+            stream.client.listen(stream.session, on_message, last_event_id, on_open=stream.stands.set)
         )
         stream.listening = listening
         return listening

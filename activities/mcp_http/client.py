@@ -46,6 +46,10 @@ from activities.mcp_http.types import (
 _NO_HOOKS: Final = CallHooks()
 
 
+def _nothing_on_open() -> None:
+    return None
+
+
 def build_http_client(endpoint: Endpoint, ssl_context: ssl.SSLContext) -> httpx.AsyncClient:
     """Return a pooled HTTP client for one endpoint: guarded addresses, no redirects, no proxies, no cookies.
 
@@ -274,13 +278,15 @@ class MCPClient:
         on_message: OnMessage,
         last_event_id: str | None = None,
         hooks: CallHooks = _NO_HOOKS,
+        on_open: Callable[[], None] = _nothing_on_open,
     ) -> None:
         """Hold the stream for what the server says outside of calls, reconnecting as the server asks.
 
         Each notification goes to `on_message` with its event id; keep the newest id to resume with. Requests
         of the server are answered; `hooks.on_elicitation` is asked where the endpoint says so. A legacy
-        server allows one such stream a session, 2024-11-05 none. Returns when the server offers none, or
-        ends it for good.
+        server allows one such stream a session, 2024-11-05 none. `on_open` is called each time that the
+        stream stands: what the server asks before is lost. Returns when the server offers none, or ends it
+        for good.
 
         Raises:
             SessionLost: The session is gone.
@@ -289,7 +295,7 @@ class MCPClient:
         if self._on_stream:
             return
         try:
-            await Listener(self._line, session, on_message, hooks).run(last_event_id)
+            await Listener(self._line, session, on_message, hooks, on_open).run(last_event_id)
         except SessionLost:
             # A server without a route for GET answers 404 too, and its session lives: a POST tells which.
             await self._still_lives(session)

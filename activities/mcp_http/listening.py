@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
@@ -28,11 +29,19 @@ _SUBSCRIPTION: Final[dict[str, JSON]] = {"notifications": {"toolsListChanged": T
 class Listener:
     """Holds one listening stream and reconnects it until it is cancelled or no use."""
 
-    def __init__(self, line: Line, session: OpenSession, on_message: OnMessage, hooks: CallHooks) -> None:
+    def __init__(
+        self,
+        line: Line,
+        session: OpenSession,
+        on_message: OnMessage,
+        hooks: CallHooks,
+        on_open: Callable[[], None],
+    ) -> None:
         self._line = line
         self._session = session
         self._target = line.target(session)
         self._on_message = on_message
+        self._on_open = on_open
         self._desk = ReplyDesk(line, self._target, hooks)
         self._last_event_id: str | None = None
         self._retry_s: float | None = None
@@ -121,6 +130,7 @@ class Listener:
                 await self._read(response, wait)
 
     async def _read(self, response: httpx.Response, wait: AnswerWait | None) -> None:
+        self._on_open()
         wait = wait or AnswerWait("", "legacy", self._line.endpoint.limits.max_json_depth)
         async with aclosing(self._line.events(response, None)) as events:
             async for event in events:

@@ -80,7 +80,7 @@ class Fellow:
             self.keeper.heard_in_call(target, method)
 
         hooks = CallHooks(on_notification=on_notification)
-        with self.keeper.using(client, target, held):
+        async with self.keeper.using(client, target, held):
             await client.call_tool(held.session, ToolCall("read", {}, str(uuid4())), hooks, 20)
 
 
@@ -166,6 +166,15 @@ async def test_with_always_the_stream_is_heard_before_the_first_call_and_stays_o
     assert server.opened == [("s1", None)]
     assert row.last_event is not None
     assert (row.last_event["id"], row.last_event["message"]["method"]) == ("e1", "x/ready")
+
+
+async def test_a_call_in_which_something_may_be_asked_waits_until_it_can_be_heard(database: Database) -> None:
+    async with listening_server(announces=False) as server:
+        world, target = await connect(database, server)
+        async with fellow(database, world) as worker:
+            await worker.call(replace(target, elicitation=Elicitation.DECLINE))
+            methods = [request.rpc_method or request.method for request in server.raw.requests]
+    assert methods[-2:] == ["GET", "tools/call"]
 
 
 async def test_two_workers_hold_one_stream_between_them_and_one_follows_the_other(database: Database) -> None:

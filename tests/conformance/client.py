@@ -80,7 +80,7 @@ async def drive(url: str, scenario: str, version: str, context: Mapping[str, Any
         client = MCPClient(http, endpoint)
         session = await client.open_session()
         # The suite elicits over the stream outside of calls, which is held only where that is declared.
-        listening = asyncio.create_task(_listen(client, session, hooks)) if scenario in ASKING else None
+        listening = await _listening(client, session, hooks) if scenario in ASKING else None
         tools = (await client.list_tools(session)).tools
         for call in calls_of(scenario, tools, context):
             with contextlib.suppress(MCPError):
@@ -91,12 +91,23 @@ async def drive(url: str, scenario: str, version: str, context: Mapping[str, Any
         await client.close_session(session)
 
 
-async def _listen(client: MCPClient, session: OpenSession, hooks: CallHooks) -> None:
+async def _listening(client: MCPClient, session: OpenSession, hooks: CallHooks) -> asyncio.Task[None]:
+    """Return the task that listens, once its stream stands or it is known that there is none."""
+    stands = asyncio.Event()
+    task = asyncio.create_task(_listen(client, session, hooks, stands))
+    await stands.wait()
+    return task
+
+
+async def _listen(client: MCPClient, session: OpenSession, hooks: CallHooks, stands: asyncio.Event) -> None:
     async def ignore(_message: dict[str, Any], _event_id: str | None) -> None:
         return None
 
-    with contextlib.suppress(MCPError):
-        await client.listen(session, ignore, hooks=hooks)
+    try:
+        with contextlib.suppress(MCPError):
+            await client.listen(session, ignore, hooks=hooks, on_open=stands.set)
+    finally:
+        stands.set()
 
 
 def main() -> None:
