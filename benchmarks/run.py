@@ -10,7 +10,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import chat, governance, rounds, transport
+from benchmarks import chat, governance, quota, rounds, transport
 from benchmarks.row import Row
 
 
@@ -27,8 +27,8 @@ def show(rows: list[Row]) -> None:
 
 async def measure() -> list[Row]:
     """Measure everything."""
-    # In a thread: it runs an event loop of its own.
-    governed = await asyncio.to_thread(governance.measure)
+    # In threads: they run event loops of their own.
+    governed = [*await asyncio.to_thread(governance.measure), *await asyncio.to_thread(quota.measure)]
     return [*await rounds.measure(), *await chat.rows(), *await transport.measure(), *governed]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, bindparam, case, func, select
+from sqlalchemy import BigInteger, ColumnElement, ForeignKey, Index, String, bindparam, case, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.base import Base, PublicId, table_of, utc_now
@@ -115,17 +115,18 @@ _LOCK = (
 _OWN = select(ConnectionSlot).where(ConnectionSlot.call_key == bindparam("call"))
 _OF_CONNECTION = _SLOTS.c.connection_id == bindparam("connection")
 _LIVE = _SLOTS.c.expires_at > bindparam("now")
+_WAITS = _LIVE & _SLOTS.c.granted_at.is_(None)
+
+
+def _counted(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
 _OTHERS = select(
-    func.coalesce(func.sum(case((_LIVE & _SLOTS.c.granted_at.is_not(None), 1), else_=0)), 0).label("held"),
-    func.coalesce(
-        func.sum(
-            case(
-                (_LIVE & _SLOTS.c.granted_at.is_(None) & (_SLOTS.c.number < bindparam("number")), 1),
-                else_=0,
-            )
-        ),
-        0,
-    ).label("ahead"),
+    _counted(_LIVE & _SLOTS.c.granted_at.is_not(None)).label("held"),
+    _counted(_WAITS & (_SLOTS.c.number < bindparam("number"))).label("ahead"),
+    _counted(_WAITS).label("waiting"),
+    _counted(_SLOTS.c.expires_at < bindparam("long_ago")).label("forgotten"),
     func.coalesce(func.max(_SLOTS.c.number), 0).label("last"),
 ).where(_OF_CONNECTION, _SLOTS.c.call_key != bindparam("call"))
 _NEXT = (
@@ -153,18 +154,20 @@ def take_slot(session: WriteSession, wanted: SlotRequest) -> SlotGranted | SlotB
     """Give a call a slot of its connection, in order of arrival, or say how to go on waiting."""
     session.execute(_LOCK, {"connection": wanted.connection_id})
     now = utc_now()
-    session.execute(_SWEEP, {"connection": wanted.connection_id, "long_ago": now - timedelta(seconds=KEPT_S)})
+    long_ago = now - timedelta(seconds=KEPT_S)
     own = session.scalar(_OWN, {"call": wanted.call_key})
     number = _NO_NUMBER if own is None else own.number
-    held, ahead, last = session.execute(
-        _OTHERS,
-        {"connection": wanted.connection_id, "call": wanted.call_key, "now": now, "number": number},
+    of_connection = {"connection": wanted.connection_id, "long_ago": long_ago}
+    others = session.execute(
+        _OTHERS, {**of_connection, "call": wanted.call_key, "now": now, "number": number}
     ).one()
+    if others.forgotten:
+        session.execute(_SWEEP, of_connection)
     if own is None:
         own = ConnectionSlot(
             call_key=wanted.call_key,
             connection_id=wanted.connection_id,
-            number=last + 1,
+            number=others.last + 1,
             workflow_id=wanted.workflow_id,
             position=wanted.position,
             queued_at=now,
@@ -174,22 +177,23 @@ def take_slot(session: WriteSession, wanted: SlotRequest) -> SlotGranted | SlotB
     own.lease_token = wanted.lease_token
     # A slot that was granted before is still this call's, if its lease has not ended.
     kept = own.granted_at is not None and own.expires_at > now
-    if wanted.must or kept or held + ahead < wanted.cap:
+    if wanted.must or kept or others.held + others.ahead < wanted.cap:
         own.granted_at = own.granted_at if kept else now
         own.expires_at = now + timedelta(seconds=wanted.lease_s)
         session.flush()
-        return SlotGranted(_waiter(session, wanted.connection_id, now) if held + 1 < wanted.cap else None)
+        is_room = others.waiting and others.held + 1 < wanted.cap
+        return SlotGranted(_waiter(session, wanted.connection_id, now) if is_room else None)
     waited_s = (now - own.queued_at).total_seconds()
     if waited_s >= wanted.queue_timeout_s:
         session.delete(own)
         session.flush()
         return QueueTimedOut(waited_s)
-    wait_s = min(_look_after_s(own.looks, ahead, wanted), wanted.queue_timeout_s - waited_s)
+    wait_s = min(_look_after_s(own.looks, others.ahead, wanted), wanted.queue_timeout_s - waited_s)
     own.granted_at = None
     own.looks += 1
     own.expires_at = now + timedelta(seconds=wait_s + PATIENCE_S)
     session.flush()
-    return SlotBusy(ahead, wait_s)
+    return SlotBusy(others.ahead, wait_s)
 
 
 def release_slot(session: WriteSession, call_key: str, lease_token: str) -> Waiter | None:
