@@ -26,6 +26,9 @@ from activities.connection_sync import ConnectionSyncer
 from activities.core_matrix_runner import CoreMatrixRunner
 from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
+from activities.guardrail_hooks import GuardrailHooks
+from activities.guardrail_http import Webhooks
+from activities.guardrails import Guardrails
 from activities.mcp_runner import McpRunner
 from activities.mcp_sessions import McpSessions
 from activities.mcp_streams import StreamKeeper
@@ -127,7 +130,10 @@ async def running_worker(
             SourceKind.CORE_MATRIX: CoreMatrixRunner(parts.database),
         }
         await parts.database.write(project_core)
-        calls = ToolCalls(parts.database, tools, runners, _identity())
+        webhooks = await stack.enter_async_context(Webhooks(parts.vault))
+        hooks = await stack.enter_async_context(GuardrailHooks(webhooks))
+        guardrails = Guardrails(parts.database, tools, hooks)
+        calls = ToolCalls(parts.database, tools, runners, _identity(), guardrails=guardrails)
         finalizer = RoundFinalizer(parts.database)
         worker = Worker(
             parts.client,
@@ -135,6 +141,7 @@ async def running_worker(
             workflows=WORKFLOWS,
             activities=[
                 RoundFreezer(parts.database, tools).freeze_round,
+                guardrails.guard_round,
                 calls.call_tool,
                 finalizer.finalize_round,
                 finalizer.settle_lost_calls,

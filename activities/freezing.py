@@ -4,7 +4,7 @@ One transaction, idempotent by the round: a second freeze returns the plan of th
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.guardrails import guard_bound
 from activities.quota import meter_refused
 from governance.admission import Refused, call_error, judge_arguments, judge_name
 from governance.argument_rules import NO_RULES, CompiledRules
@@ -30,6 +31,7 @@ from models.binding import BindingOwner, ToolBinding, insert_bindings, load_bind
 from models.catalog import CallerPlace, World, load_world
 from models.conversation import Conversation
 from models.database import Database, WriteSession
+from models.guardrail import ACTIVE_REVISION, GuardState
 from models.key import ApiKey
 from models.payload import Payload, store_payload, store_payloads
 from models.place import load_standing
@@ -117,6 +119,8 @@ class FrozenRound:
     call_count: int
     refused: int
     calls: list[PlannedCall]
+    guarded: bool = False
+    """Whether guardrails have to judge some of the calls before any is made."""
 
 
 class RoundFreezer:
@@ -224,9 +228,7 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
 
 
 def _conversation_of(session: Session, request: FreezeRound) -> str | None:
-    place = RoundPlace(
-        request.task_id, request.conversation_id, request.profile_key, request.implementations
-    )
+    place = RoundPlace(request.task_id, request.conversation_id, request.profile_key, request.implementations)
     try:
         return settle_place(session, request.key_id, place)
     except PlaceRefused as refused:
@@ -266,8 +268,13 @@ class _Asked:
 
 
 _ASKED = (
-    # That the set is stored already is asked for here: a set is large, and nearly always the one before.
-    select(RoundCall, Payload.content, exists().where(FrozenSet.digest == bindparam("frozen_set")))
+    # Asked for here: whether the set, which is large, is stored already, and the guardrails in force.
+    select(
+        RoundCall,
+        Payload.content,
+        exists().where(FrozenSet.digest == bindparam("frozen_set")),
+        ACTIVE_REVISION.label("guardrails"),
+    )
     .outerjoin(Payload, Payload.digest == RoundCall.arguments_digest)
     .where(RoundCall.round_id == bindparam("round"))
     .order_by(RoundCall.position)
@@ -290,7 +297,7 @@ def _freeze_now(session: WriteSession, row: Round, key: ApiKey, tools: ToolCache
     asked = session.execute(_ASKED, {"round": row.id, "frozen_set": frozen_set}).all()
     if members is not None and not (asked and asked[0][2]):
         insert_frozen_set(session, frozen_set, members)
-    calls = [_Asked(call, content) for call, content, _ in asked]
+    calls = [_Asked(call, content) for call, content, _, _ in asked]
     verdicts = _judge_all(world, calls, _Snapshots(session, tools, key))
     bound = [verdict for verdict in verdicts if isinstance(verdict, _Bound)]
     turned = [verdict for verdict in verdicts if isinstance(verdict, _Turned)]
@@ -298,7 +305,9 @@ def _freeze_now(session: WriteSession, row: Round, key: ApiKey, tools: ToolCache
     for verdict in turned:
         verdict.call.refusal = verdict.refused.error.to_json()
     session.flush()
-    append_audit(session, *(_audit(row, world, verdict) for verdict in verdicts))
+    revision = asked[0][3] if asked else None
+    pending = guard_bound(session, row, revision, [(verdict.call, verdict.tool) for verdict in bound])
+    append_audit(session, *(_audit(row, world, verdict, pending) for verdict in verdicts))
     meter_refused(session, key, [verdict.call for verdict in turned])
     started = {"tool_count": len(visible), "admitted": len(bound), "refused": len(turned)}
     begin_round(
@@ -312,7 +321,7 @@ def _freeze_now(session: WriteSession, row: Round, key: ApiKey, tools: ToolCache
         _planned(verdict.call.position, loader.known(verdict.tool.snapshot_digest).snapshot)
         for verdict in bound
     ]
-    return FrozenRound(row.id, frozen_set, len(visible), row.call_count, len(turned), planned)
+    return FrozenRound(row.id, frozen_set, len(visible), row.call_count, len(turned), planned, bool(pending))
 
 
 def _planned(position: int, snapshot: ToolSnapshot) -> PlannedCall:
@@ -428,7 +437,7 @@ def _version_of(session: Session, row: Round) -> str | None:
     return None if conversation is None else conversation.program_version_id
 
 
-def _audit(row: Round, world: World, verdict: _Bound | _Turned) -> AuditFact:
+def _audit(row: Round, world: World, verdict: _Bound | _Turned, pending: Collection[int]) -> AuditFact:
     call = verdict.call
     tool = world.governed.get(call.tool_name)
     revisions = revisions_of(world.context, None if tool is None else tool.connection)
@@ -439,7 +448,8 @@ def _audit(row: Round, world: World, verdict: _Bound | _Turned) -> AuditFact:
             request_id=row.request_id,
             round_id=row.id,
             tool_name=call.tool_name,
-            arguments_digest=digest(verdict.arguments),
+            # What guardrails may still take out leaves no digest: a card number can be found by trying.
+            arguments_digest=None if call.position in pending else digest(verdict.arguments),
             data={"position": call.position, "snapshot": verdict.tool.snapshot_digest, **revisions},
         )
     return AuditFact(
@@ -486,4 +496,5 @@ def _stored_plan(session: WriteSession, row: Round, tools: ToolCache) -> FrozenR
         planned.append(_planned(call.position, snapshot))
     frozen = row.frozen_set_digest or ""
     tool_count = session.scalar(select(FrozenSet.tool_count).where(FrozenSet.digest == frozen)) or 0
-    return FrozenRound(row.id, frozen, tool_count, row.call_count, refused, planned)
+    guarded = any(call.guard_state == GuardState.PENDING for call in calls)
+    return FrozenRound(row.id, frozen, tool_count, row.call_count, refused, planned, guarded)

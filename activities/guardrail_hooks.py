@@ -67,6 +67,14 @@ class Checked:
     """One entry for each hook that did more than allow: guardrail, verdict, notes; never a value."""
 
 
+class HookLeft(Exception):
+    """A hook tried to end more than itself."""
+
+    def __init__(self, how: str) -> None:
+        """Name the exception that it raised."""
+        super().__init__(f"The hook raised {how}.")
+
+
 def load_plugin(name: str) -> Callable[[Mapping[str, JSON]], Hook]:
     """Return the factory of an installed plugin.
 
@@ -159,7 +167,11 @@ class GuardrailHooks:
         hook = self._hook(guardrail)
         # A copy: what a hook does to it behind our back must not be what is sent.
         copy = parse_json_strict(canonical_bytes(value))
-        return hook(GuardrailRequest(guardrail.name, stage, call, copy))
+        try:
+            return hook(GuardrailRequest(guardrail.name, stage, call, copy))
+        except (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration) as error:
+            # Code of others that asks to leave ends its own verdict, and neither this loop nor this process.
+            raise HookLeft(type(error).__name__) from None
 
     def _hook(self, guardrail: Guardrail) -> Hook:
         known = self._built.get(guardrail.name)

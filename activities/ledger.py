@@ -4,7 +4,8 @@ Three transactions carry a call: `activities.opening.open_call`, `mark_call_sent
 leaves, and `settle_call`. A worker that comes later finds in them what its predecessor did.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
@@ -19,6 +20,7 @@ from governance.codes import (
     SendOutcome,
 )
 from governance.failures import CallError
+from governance.guardrails import Guardrail
 from governance.snapshots import ToolSnapshot
 from models.audit import AuditFact, AuditKind, append_audit
 from models.connection import ConnectionTarget
@@ -102,6 +104,8 @@ class OpenCall:
     """A call that another free slot of the connection is for."""
     arguments_digest: str | None = None
     """The digest of `arguments` as they are stored, for the audit trail."""
+    guardrails: tuple[Guardrail, ...] = ()
+    """The guardrails that judge the answer, in order."""
 
     @property
     def slot_lease(self) -> str | None:
@@ -130,6 +134,8 @@ class CallOutcome:
     settlement: Settlement
     send_outcome: SendOutcome
     result: bytes | None = None
+    facts: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    """Further facts for the audit row: what guardrails noted; never arguments or results."""
 
 
 class LeaseLostError(Exception):
@@ -284,7 +290,12 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
             invocation_id=place.invocation_id,
             tool_name=place.tool,
             code=code.value if code else None,
-            data={**facts, "send": outcome.send_outcome.value, "result_digest": digest_},
+            data={
+                **facts,
+                "send": outcome.send_outcome.value,
+                "result_digest": digest_,
+                **outcome.facts,
+            },
         ),
     )
     if won is None:

@@ -16,6 +16,7 @@ from activities.drift import (
     frozen_target,
     report_drift,
 )
+from activities.guardrails import guardrails_after
 from activities.ledger import (
     MAX_SENDS,
     CallOutcome,
@@ -45,6 +46,7 @@ from governance.codes import (
 )
 from governance.decision import DecisionContext, Denied, GovernedTool, Level, decide
 from governance.filters import RequestFilter
+from governance.guardrails import GuardedCall
 from governance.quotas import price_of
 from governance.snapshots import ToolSnapshot
 from governance.tool_cache import ToolCache
@@ -52,6 +54,7 @@ from models.binding import BINDINGS, REFERENCE, BindingRef
 from models.catalog import CHANGED_SINCE_PINNED
 from models.connection import Connection
 from models.database import WriteSession
+from models.guardrail import GuardState
 from models.invocation import (
     CallRequest,
     Provisioned,
@@ -112,6 +115,17 @@ class _Opening:
             invocation_id=invocation_id,
             binding=self.binding,
             snapshot=self.snapshot,
+        )
+
+    def guarded(self) -> GuardedCall:
+        return GuardedCall(
+            key_id=self.key_id,
+            connection=self.snapshot.connection_name,
+            tool=self.snapshot.exposed_name,
+            upstream_name=self.snapshot.upstream_name,
+            round_id=self.place.round_id,
+            position=self.place.position,
+            tool_call_id=self.row.call_id,
         )
 
     def settled_place(self, invocation: ToolInvocation, *, took_price: bool) -> SettledPlace:
@@ -195,6 +209,7 @@ def open_call(
         holds_slot=isinstance(slot, SlotGranted),
         wake=slot.wake if isinstance(slot, SlotGranted) else None,
         arguments_digest=opening.row.sent_arguments_digest,
+        guardrails=guardrails_after(session, opening.row, opening.guarded()),
     )
 
 
@@ -284,6 +299,8 @@ def _require_wanted(session: Session, opening: _Opening) -> None:
     where an operator's resolution names its very key.
     """
     place, row = opening.place, opening.row
+    if row.guard_state == GuardState.PENDING:
+        raise NotThisCallError(place, "its guardrails have not judged it")
     if row.invocation_id is None:
         if opening.round_state in TERMINAL_ROUND_STATES:
             raise NotThisCallError(place, "the round has ended")

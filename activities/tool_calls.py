@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.flights import Flight, Stop
+from activities.guardrails import Guardrails, unguarded
 from activities.heartbeat import Heartbeat
 from activities.ledger import (
     MAX_SENDS,
@@ -108,12 +109,15 @@ class ToolCalls:
         runners: Mapping[SourceKind, Runner],
         worker: str,
         slot_lease_s: float = SLOT_LEASE_S,
+        *,
+        guardrails: Guardrails | None = None,
     ) -> None:
         """Use `runners` for the source kinds they stand under."""
         self._database = database
         self._tools = tools
         self._runners = runners
         self._worker = worker
+        self._guardrails = guardrails
         self._slots = SlotLeases(database, slot_lease_s)
         self._unsettled: dict[str, _Ending] = {}
         self._flights: dict[str, Flight] = {}
@@ -208,9 +212,14 @@ class ToolCalls:
         flight.runner = asyncio.create_task(runner.run(call, gate))
         try:
             # Waiting on the task keeps an answer that comes together with a cancel: the answer wins.
-            return await flight.runner
+            outcome = await flight.runner
         finally:
             await gate.close()
+        if not call.guardrails:
+            return outcome
+        if self._guardrails is None:
+            return unguarded(call, outcome)
+        return await self._guardrails.judge_answer(call, outcome)
 
     async def _repeat_later(
         self, call: OpenCall, gate: LedgerGate, error: RepeatLaterError, cause: Exception | None = None

@@ -45,6 +45,17 @@ TOOL_RETRY = RetryPolicy(
 TOOL_CANCELLATION = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """A canceled call tells the server and settles its ledger row before the round goes on."""
 
+GUARD_TIMEOUT = timedelta(minutes=5)
+"""All calls of a round through their guardrails, eight at once; the hooks of one end after 30 s."""
+
+GUARD_TOTAL = timedelta(minutes=30)
+"""All attempts of that; after it the calls that were not judged are never made."""
+
+GUARD_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10), maximum_attempts=20
+)
+"""For our own database, or a worker that ended: a hook that fails has blocked, which is a result."""
+
 SYNC_TIMEOUT = timedelta(minutes=2)
 """Contact with a server: every page of its listing together."""
 
@@ -64,6 +75,14 @@ PATIENT_TRANSACTION: dict[str, Any] = {
     "retry_policy": PATIENT_RETRY,
 }
 """Options of the same transaction run as a normal activity."""
+
+
+GUARD_ACTIVITY: dict[str, Any] = {
+    "start_to_close_timeout": GUARD_TIMEOUT,
+    "schedule_to_close_timeout": GUARD_TOTAL,
+    "retry_policy": GUARD_RETRY,
+}
+"""Options of judging the calls of a round."""
 
 
 def tool_options(timeout_s: float, heartbeat_timeout_s: float) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from activities.waiting import LookAtUnknowns, UnknownsWatch
 from governance.batching import Stage, StagedCall, build_stages
 from governance.codes import InvocationOutcome, InvocationStatus, RoundState
 from governance.resolutions import OnUnknown, retry_suffix
+from workflows.guarding import guard
 from workflows.messages import (
     CANCEL_CALL_SIGNAL,
     PROVIDER_ROUND,
@@ -72,7 +73,7 @@ class ProviderRound:
         plan = await self._uninterrupted(self._freeze(request))
         try:
             if plan.guarded and not self._progress.canceled:
-                plan = await _guard(plan)
+                plan = await guard(plan)
             if not self._progress.canceled:
                 await self._run_stages(plan)
         except asyncio.CancelledError:

@@ -13,6 +13,9 @@ from temporalio.worker import SharedStateManager, UnsandboxedWorkflowRunner, Wor
 
 from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
+from activities.guardrail_hooks import GuardrailHooks
+from activities.guardrail_http import Webhooks
+from activities.guardrails import Guardrails
 from activities.runner import Runner
 from activities.tool_calls import ToolCalls
 from activities.waiting import UnknownsWatch
@@ -23,6 +26,7 @@ from models.invocation import ToolInvocation, load_invocations
 from models.round import Round, RoundCall, load_events, load_round_calls
 from models.slot import SLOT_LEASE_S
 from models.tool import SourceKind
+from models.vault import Vault
 from tests.support.world import Call, add_round
 from workflows.call_retry import CallRetry
 from workflows.messages import RoundInput, RoundResult
@@ -41,10 +45,14 @@ async def round_worker(
     workflow: type = ProviderRound,
     workflow_runner: WorkflowRunner | None = None,
     slot_lease_s: float = SLOT_LEASE_S,
+    hooks: GuardrailHooks | None = None,
 ) -> AsyncIterator["RoundBench"]:
-    """Run a worker with the production activities, its tools behind `runner`."""
+    """Run a worker with the production activities, its tools behind `runner`, its guardrails `hooks`."""
     tools = ToolCache()
-    calls = ToolCalls(database, tools, {SourceKind.MCP: runner}, "test-worker", slot_lease_s)
+    guardrails = Guardrails(database, tools, hooks or GuardrailHooks(Webhooks(Vault(bytes(32)))))
+    calls = ToolCalls(
+        database, tools, {SourceKind.MCP: runner}, "test-worker", slot_lease_s, guardrails=guardrails
+    )
     finalizer = RoundFinalizer(database)
     worker = Worker(
         client,
@@ -52,6 +60,7 @@ async def round_worker(
         workflows=[workflow, CallRetry],
         activities=[
             RoundFreezer(database, tools).freeze_round,
+            guardrails.guard_round,
             calls.call_tool,
             finalizer.finalize_round,
             finalizer.settle_lost_calls,
