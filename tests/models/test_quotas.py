@@ -9,7 +9,7 @@ import pytest
 from governance.codes import InvocationStatus
 from governance.quotas import ONE_CHAT, Demand, Exceeded, Limits, QuotaLimit
 from models.base import new_id, utc_now
-from models.database import Database, WriteSession
+from models.database import Database, ReadSession, WriteSession
 from models.invocation import Settlement, settle
 from models.key import ApiKey
 from models.quota import (
@@ -60,8 +60,8 @@ async def take(
 async def spent(database: Database, key_id: str, now: datetime = NOON) -> tuple[int, int, int, int]:
     """Return requests and calls of the day and costs of day and month."""
 
-    def read(session: object) -> tuple[int, int, int, int]:
-        quota = find_quota(session, key_id)  # type: ignore[arg-type]
+    def read(session: ReadSession) -> tuple[int, int, int, int]:
+        quota = find_quota(session, key_id)
         assert quota is not None
         found = spent_of(quota, now)
         return found.day_requests, found.day_calls, found.day_cost, found.month_cost
