@@ -3,14 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from activities.drift import (
     DriftingCall,
-    StoredTool,
     frozen_scope,
     frozen_scopes,
     frozen_target,
@@ -33,6 +31,7 @@ from activities.ledger import (
     unknown_outcome,
 )
 from activities.quota import count_refused, take_from_quota
+from activities.surroundings import Surroundings, judge_again, look_around
 from governance.admission import call_error
 from governance.canonical import JSON
 from governance.codes import (
@@ -44,15 +43,12 @@ from governance.codes import (
     RoundState,
     SendOutcome,
 )
-from governance.decision import DecisionContext, Denied, GovernedTool, Level, decide
-from governance.filters import RequestFilter
 from governance.guardrails import GuardedCall
 from governance.quotas import price_of
 from governance.snapshots import ToolSnapshot
 from governance.tool_cache import ToolCache
 from models.binding import BINDINGS, REFERENCE, BindingRef
-from models.catalog import CHANGED_SINCE_PINNED
-from models.connection import Connection
+from models.connection import Connection, SessionScope
 from models.database import WriteSession
 from models.guardrail import GuardState
 from models.invocation import (
@@ -65,8 +61,7 @@ from models.invocation import (
     provision_held,
     take_over,
 )
-from models.key import ApiKey, load_key_rules
-from models.mcp_session import STORED_SESSION, McpSession, StoredSession
+from models.key import ApiKey
 from models.payload import Payload
 from models.resolution import retry_key_of
 from models.round import NewEvent, Round, RoundCall, append_events, begin_call
@@ -80,7 +75,7 @@ from models.slot import (
     release_slot,
     take_slot,
 )
-from models.tool import IS_CHANGED, ToolDefinition, ToolImplementation, load_snapshots
+from models.tool import load_snapshots
 
 
 class NotThisCallError(Exception):
@@ -103,6 +98,7 @@ class _Opening:
     binding: BindingRef
     key_id: str
     round_state: RoundState
+    conversation_id: str | None
     sent_arguments: bytes
     snapshot: ToolSnapshot
 
@@ -116,6 +112,18 @@ class _Opening:
             binding=self.binding,
             snapshot=self.snapshot,
         )
+
+    def scope_of(self, kind: SessionScope) -> str:
+        """Name what shares a session of a kind; a round without a conversation shares its key's."""
+        if kind is SessionScope.BINDING:
+            return f"binding:{self.binding.id}"
+        if kind is SessionScope.CONVERSATION and self.conversation_id is not None:
+            return f"conversation:{self.conversation_id}"
+        return f"key:{self.key_id}"
+
+    def scopes(self) -> tuple[str, ...]:
+        """Name every session that the call may turn out to use."""
+        return frozen_scopes((self.scope_of(kind) for kind in SessionScope), self.snapshot)
 
     def guarded(self) -> GuardedCall:
         return GuardedCall(
@@ -160,7 +168,7 @@ def open_call(
     opening = _load(session, place, tools)
     _require_wanted(session, opening)
     snapshot = opening.snapshot
-    now = _look_around(session, opening)
+    now = look_around(session, opening.key_id, opening.binding, snapshot, opening.scopes())
     connection = now.connection
     slot = _take_slot(session, opening, owner, connection)
     if isinstance(slot, SlotBusy):
@@ -214,7 +222,7 @@ def open_call(
 
 
 _ADMITTED_CALL = (
-    select(RoundCall, Round.key_id, Round.state, Payload.content, *REFERENCE)
+    select(RoundCall, Round.key_id, Round.state, Round.conversation_id, Payload.content, *REFERENCE)
     .join(BINDINGS, BINDINGS.c.id == RoundCall.binding_id)
     .join(Round, Round.id == RoundCall.round_id)
     .join(Payload, Payload.digest == RoundCall.sent_arguments_digest)
@@ -229,67 +237,11 @@ def _load(session: Session, place: CallPlace, tools: ToolCache) -> _Opening:
     found = session.execute(_ADMITTED_CALL, {"round": place.round_id, "place": place.position}).one_or_none()
     if found is None:
         raise NotThisCallError(place, "the round has no such admitted call")
-    row, key_id, state, content, *reference = found
+    row, key_id, state, conversation_id, content, *reference = found
     binding = BindingRef(*reference)
     digest = binding.snapshot_digest
     snapshot = tools.get(digest, lambda: load_snapshots(session, {digest})[digest]).snapshot
-    return _Opening(place, row, binding, key_id, state, content, snapshot)
-
-
-@dataclass(frozen=True)
-class _Around:
-    """What stands around a call now, whatever stood there when its round was frozen."""
-
-    key: ApiKey | None
-    connection: Connection | None
-    tool: StoredTool
-    broke_pin: bool
-    """Whether an operator pinned the tool and what is stored of it now is not what was pinned."""
-    sessions: Mapping[str, StoredSession]
-    """The stored sessions that the call may turn out to use, by scope."""
-
-
-_AROUND = (
-    select(
-        ApiKey,
-        Connection,
-        ToolImplementation.snapshot_digest,
-        ToolImplementation.retired_at,
-        IS_CHANGED,
-        *STORED_SESSION,
-    )
-    .select_from(ToolImplementation)
-    .join(ToolDefinition, ToolDefinition.id == ToolImplementation.tool_definition_id)
-    .outerjoin(ApiKey, ApiKey.id == bindparam("key"))
-    .outerjoin(Connection, Connection.id == bindparam("connection"))
-    .outerjoin(
-        McpSession,
-        (McpSession.connection_id == Connection.id)
-        & McpSession.scope.in_(
-            [bindparam("scope_0"), bindparam("scope_1"), bindparam("scope_2"), bindparam("scope_3")]
-        ),
-    )
-    .where(ToolImplementation.id == bindparam("implementation"))
-)
-
-
-def _look_around(session: Session, opening: _Opening) -> _Around:
-    """Read in one statement what the call meets now; after the locks, so that nothing of it is older."""
-    snapshot = opening.snapshot
-    scopes = frozen_scopes((f"key:{opening.key_id}", f"binding:{opening.binding.id}"), snapshot)
-    found = session.execute(
-        _AROUND,
-        {
-            "key": opening.key_id,
-            "connection": snapshot.connection,
-            "implementation": opening.binding.tool_implementation_id,
-            **{f"scope_{number}": scope for number, scope in enumerate(scopes)},
-        },
-    ).all()
-    key, connection, digest, retired_at, broke_pin = found[0][:5]
-    stored: list[tuple[Any, ...]] = [row[5:] for row in found]
-    sessions = {scope: StoredSession(*columns) for scope, *columns in stored if scope is not None}
-    return _Around(key, connection, StoredTool(digest, retired_at), broke_pin, sessions)
+    return _Opening(place, row, binding, key_id, state, conversation_id, content, snapshot)
 
 
 def _require_wanted(session: Session, opening: _Opening) -> None:
@@ -370,33 +322,13 @@ def _never_reached(tool: str) -> CallOutcome:
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
-def _judge_now(session: Session, opening: _Opening, now: _Around) -> CallOutcome | None:
+def _judge_now(session: Session, opening: _Opening, now: Surroundings) -> CallOutcome | None:
     """Decide once more, over rows as they are now: what was taken away stops calls not yet sent."""
     if opening.row.cancel_requested_at is not None:
         return canceled_outcome(opening.snapshot.exposed_name, was_sent=False)
-    snapshot, key, connection = opening.snapshot, now.key, now.connection
-    details: dict[str, JSON] = {"tool": snapshot.exposed_name, "outcome": "not_sent"}
-    if key is None:
-        code = ErrorCode.KEY_DISABLED
-    elif connection is None and snapshot.connection is not None:
-        code = ErrorCode.TOOL_NOT_FOUND
-    else:
-        name = None if connection is None else connection.name
-        context = DecisionContext(
-            key=load_key_rules(session, key),
-            connections={} if connection is None else {connection.name: connection.rules()},
-            request=RequestFilter(),
-        )
-        withheld = CHANGED_SINCE_PINNED if now.broke_pin else None
-        tool = GovernedTool(snapshot.exposed_name, name, snapshot.upstream_name, withheld=withheld)
-        decision = decide(context, tool)
-        if not isinstance(decision, Denied):
-            return None
-        code = decision.code
-        if decision.level is Level.CATALOG:
-            # Frozen as it was accepted, so the caller could not have known: it is told what to wait for.
-            details["reason"] = decision.reason
-    error = call_error(code, details, Classification.AUTHORIZATION)
+    error = judge_again(session, opening.snapshot, now)
+    if error is None:
+        return None
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
@@ -485,9 +417,7 @@ def _settle_here(
 
 
 def _session_scope(connection: Connection | None, opening: _Opening) -> str:
-    """Name what shares a session: always within one key, unless each binding has its own."""
+    """Name what shares a session, never more than one key: the whole key, a conversation or a binding."""
     if connection is None:
-        return f"key:{opening.key_id}"
-    of_binding = connection.session_scope.value == "binding"
-    scope = f"binding:{opening.binding.id}" if of_binding else f"key:{opening.key_id}"
-    return frozen_scope(scope, connection, opening.snapshot)
+        return opening.scope_of(SessionScope.KEY)
+    return frozen_scope(opening.scope_of(connection.session_scope), connection, opening.snapshot)

@@ -52,8 +52,8 @@ class ConnectionRules:
 class KeyRules:
     """What a key may use: connection name to tool list, or None where the key has no configuration.
 
-    An empty mapping is a configuration that grants nothing. `core_tools` lets the caller use the tools that
-    belong to no connection (built-in, runtime and program tools): programs, and keys an operator flagged.
+    An empty mapping is a configuration that grants nothing. `core_tools` is the operator's flag that lets a
+    key without a program use the tools that belong to no connection.
     """
 
     enabled: bool
@@ -79,7 +79,8 @@ class DecisionContext:
     """Everything a decision depends on, except the tool; `connections` by name.
 
     `profile_names` are the names that the caller's profile admits, None where no profile filters.
-    `withheld_names` are those that the subagent policy takes away.
+    `withheld_names` are those that the subagent policy takes away. `is_program` says that the caller is a
+    program, which has the tools of no connection (built-in, runtime and its own) whatever its key's flags.
     """
 
     key: KeyRules
@@ -87,6 +88,7 @@ class DecisionContext:
     request: RequestFilter
     profile_names: frozenset[str] | None = None
     withheld_names: frozenset[str] = frozenset()
+    is_program: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,6 @@ def _request_denial(context: DecisionContext, tool: GovernedTool, connection_nam
 
 
 def _core_denial(context: DecisionContext) -> Denied | None:
-    if not context.key.core_tools:
+    if not (context.is_program or context.key.core_tools):
         return _NO_CORE_TOOLS
     return _EMPTY_REQUEST if context.request.asks_for_nothing else None

@@ -89,6 +89,7 @@ def load_context(
         request=request,
         profile_names=place.profile_names,
         withheld_names=place.withheld_names,
+        is_program=place.program_version_id is not None,
     )
 
 

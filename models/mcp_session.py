@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
 from models.base import Base, Configuration, EnumByValue, PublicId, new_id, utc_now
+from models.conversation import Conversation
 from models.database import WriteSession
 from models.key import ApiKey
 from models.payload import insert_ignoring_conflict
@@ -234,10 +235,26 @@ def load_unused(session: Session, idle_since: datetime, limit: int) -> tuple[Unu
     )
 
 
+def _ids_in(scopes: Sequence[str], kind: str) -> dict[str, str]:
+    """Return the id that each scope of a kind names; an address may follow it."""
+    return {scope: scope.removeprefix(kind).partition("@")[0] for scope in scopes if scope.startswith(kind)}
+
+
 def _without_key(session: Session, scopes: Sequence[str]) -> set[str]:
-    """Return the scopes whose key does not exist any more."""
-    key_of = {
-        scope: scope.removeprefix("key:").partition("@")[0] for scope in scopes if scope.startswith("key:")
+    """Return the scopes whose key, or whose conversation's key, does not exist any more.
+
+    The session of a binding is left to the idle sweep.
+    """
+    key_of = _ids_in(scopes, "key:")
+    conversation_of = _ids_in(scopes, "conversation:")
+    owners = {
+        row.id: row.key_id
+        for row in session.execute(
+            select(Conversation.id, Conversation.key_id).where(
+                Conversation.id.in_(set(conversation_of.values()))
+            )
+        )
     }
+    key_of |= {scope: owners[name] for scope, name in conversation_of.items() if name in owners}
     present = set(session.scalars(select(ApiKey.id).where(ApiKey.id.in_(set(key_of.values())))))
     return {scope for scope, key_id in key_of.items() if key_id not in present}

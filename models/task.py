@@ -19,7 +19,7 @@ from models.binding import (
     insert_bindings,
     load_task_bindings,
 )
-from models.catalog import RefusedImplementation, World, governed_tool, load_context, load_world
+from models.catalog import CallerPlace, RefusedImplementation, World, governed_tool, load_context, load_world
 from models.connection import Connection
 from models.conversation import Conversation
 from models.database import WriteSession
@@ -232,7 +232,9 @@ def load_task_world(
         for binding, upstream_name, source_kind, connection, scope, is_changed in rows
     }
     governed = {name: governed_tool(tool) for name, tool in catalog.items()}
-    world = World(load_context(session, key, request), catalog, governed)
+    # Profile and policy were applied when the tools were frozen; who calls is asked every time.
+    place = CallerPlace(task.program_version_id)
+    world = World(load_context(session, key, request, place), catalog, governed)
     return world, {row[0].tool_name: row[0] for row in rows}
 
 

@@ -148,3 +148,21 @@ async def test_a_repeat_in_another_place_is_another_request(live_api: APIBench) 
 
     assert (again.status_code, again.json()) == (200, made.json())
     assert [error_of(other)["code"] for other in others] == ["idempotency_conflict"] * 3
+
+
+async def test_a_program_that_acts_as_an_operators_key_has_the_built_in_tools(live_api: APIBench) -> None:
+    owner = await live_api.agent(name="owner")
+    program = await register(live_api, key_id=owner.key_id)
+    place: dict[str, Any] = {"conversation_id": await program.conversation()}
+
+    task = await program.new_task(place["conversation_id"])
+    calls = [
+        tool_call("subagent_spawn", {"content": "Look it up."}, "a"),
+        tool_call("subagent_list", {}, "b"),
+    ]
+
+    assert [row["tool_name"] for row in task["bindings"]] == ["subagent_list", "subagent_spawn"]
+    assert await statuses(live_api, owner, calls, **place) == ["succeeded", "succeeded"]
+    assert await statuses(live_api, owner, calls, task_id=task["agent_task_run_id"]) == ["succeeded"] * 2
+    # The same key outside its program has only what an operator gave it.
+    assert await statuses(live_api, owner, calls) == ["tool_not_allowed"] * 2

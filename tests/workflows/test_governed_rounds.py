@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from governance.canonical import JSON
 from models.audit import AuditEvent, AuditKind
 from models.connection import Connection
-from models.conversation import Conversation, ConversationState
+from models.conversation import Conversation, ConversationState, add_conversation
 from models.database import Database, ReadSession, WriteSession
 from models.invocation import ToolInvocation, load_invocations
 from models.key import ApiKey
@@ -16,7 +16,7 @@ from models.projection import DeclaredTool, project_connection
 from models.round import Round, load_events
 from models.spawning import SpawnRequest, spawn_subagent
 from models.subagent import SubagentSession, load_owned
-from models.task import Task, TaskKind
+from models.task import NewTask, Task, TaskKind, create_task
 from models.tool import ApprovedImplementation
 from models.version_projection import project_core
 from tests.models.governed import Built, begin, build_program, build_task, definition_of, implementations_of
@@ -234,17 +234,47 @@ async def test_a_key_without_the_flag_sees_no_core_tool(rounds: Rounds, database
     assert [status for status, _ in await rounds.outcome(round_id)] == ["tool_not_allowed"]
 
 
-async def test_taking_the_flag_away_stops_a_frozen_built_in_tool(rounds: Rounds, database: Database) -> None:
-    def work(session: WriteSession) -> tuple[Built, str]:
-        built = build_program(session)
-        task_id = build_task(session, built).id
-        session.get_one(ApiKey, built.key_id).core_tools = False
-        return built, task_id
+async def test_taking_the_flag_away_stops_a_frozen_built_in_tool_of_a_key(
+    rounds: Rounds, database: Database
+) -> None:
+    def work(session: WriteSession) -> str:
+        project_core(session)
+        key = add_key(session)
+        key.core_tools = True
+        return key.id
 
-    built, task_id = await database.write(work)
-    round_id = await rounds.run(built.key_id, spawn(), task_id=task_id)
+    key_id = await database.write(work)
+
+    # A task outlives the flag that it was frozen under; so does a conversation's round until it is sent.
+    def frozen(session: WriteSession) -> str:
+        conversation_id = add_conversation(session, key_id, None).id
+        task_id = create_task(session, NewTask(conversation_id, "work")).id
+        session.get_one(ApiKey, key_id).core_tools = False
+        return task_id
+
+    task_id = await database.write(frozen)
+    round_id = await rounds.run(key_id, spawn(), task_id=task_id)
 
     assert [status for status, _ in await rounds.outcome(round_id)] == ["tool_not_allowed"]
+
+
+async def test_a_program_has_the_built_in_tools_whatever_its_keys_flags(
+    rounds: Rounds, database: Database
+) -> None:
+    def work(session: WriteSession) -> tuple[Built, str, str]:
+        built = build_program(session)
+        session.get_one(ApiKey, built.key_id).core_tools = False
+        session.flush()
+        conversation_id = begin(session, built)
+        return built, conversation_id, build_task(session, built, conversation_id=conversation_id).id
+
+    built, conversation_id, task_id = await database.write(work)
+    made = [
+        await rounds.run(built.key_id, spawn(), task_id=task_id),
+        await rounds.run(built.key_id, spawn(), conversation_id=conversation_id),
+    ]
+
+    assert [[status for status, _ in await rounds.outcome(one)] for one in made] == [["succeeded"]] * 2
 
 
 @pytest.mark.parametrize("why", ["policy", "closing", "no turn"])

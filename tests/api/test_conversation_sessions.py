@@ -1,0 +1,64 @@
+"""What shares an MCP session over HTTP: each conversation has its own where the connection says so."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.bench import APIBench, tool_call
+from tests.api.places import agent_of, statuses
+from tests.support.core_matrix_process import core_matrix_server_process
+from tests.support.programs import definition, mcp_tool, register
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("session_scope", "initializes"),
+    [("conversation", 2), ("key", 1), ("binding", 4)],
+)
+async def test_two_conversations_share_a_session_only_where_the_connection_says_so(
+    session_scope: str, initializes: int, live_api: APIBench
+) -> None:
+    async with core_matrix_server_process() as server:
+        body = {
+            "name": "fake",
+            "url": server.url,
+            "network": "loopback",
+            "tools_to_execute": ["echo"],
+            "session_scope": session_scope,
+            "protocol_version": "2024-11-05",
+        }
+        made = await live_api.operator("POST", "/api/v1/mcp/clients", json=body)
+        assert made.json()["health"] == "healthy", made.text
+        declared = definition(tool_catalog=[mcp_tool("echo", "fake", "echo")])
+        program = await register(live_api, declared, grants=["fake"])
+        agent = await agent_of(program)
+        before = len(await server.sessions())
+        call = tool_call("echo", {"message": "hello"})
+
+        for place in [{"conversation_id": await program.conversation()} for _ in range(2)]:
+            for _ in range(2):
+                assert await statuses(live_api, agent, [call], **place) == ["succeeded"]
+
+        assert len(await server.sessions()) - before == initializes
+
+
+async def test_a_round_without_a_conversation_shares_its_keys_session(live_api: APIBench) -> None:
+    async with core_matrix_server_process() as server:
+        body: dict[str, Any] = {
+            "name": "fake",
+            "url": server.url,
+            "network": "loopback",
+            "tools_to_execute": ["echo"],
+            "session_scope": "conversation",
+        }
+        await live_api.operator("POST", "/api/v1/mcp/clients", json=body)
+        agent = await live_api.agent()
+        before = len(await server.sessions())
+
+        for _ in range(2):
+            assert await statuses(live_api, agent, [tool_call("fake-echo", {"message": "x"})]) == [
+                "succeeded"
+            ]
+
+        assert len(await server.sessions()) - before == 1
