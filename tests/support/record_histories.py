@@ -20,7 +20,8 @@ from activities.ledger import OpenCall
 from activities.reconciling import Reconciler, ReconcileRequest
 from governance.canonical import JSON
 from governance.resolutions import OnUnknown, ResolutionKind
-from models.database import Database
+from models.connection import Connection
+from models.database import Database, WriteSession
 from models.migration import migrate
 from models.vault import Vault
 from tests.support.rounds import RoundBench, round_worker
@@ -78,6 +79,25 @@ async def wide_round(client: Client, database: Database, world: World) -> Workfl
         _, handle = await bench.start(world.key_id, [Call("files-read") for _ in range(51)])
         await handle.result()
     return handle
+
+
+async def queued_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
+    """Calls that wait for the one slot of their connection, woken and by their timers."""
+
+    async def slow(_call: OpenCall) -> JSON:
+        await asyncio.sleep(0.3)
+        return {"content": []}
+
+    await database.write(_cap, world.connection_id, 1)
+    async with round_worker(client, database, ScriptedRunner(slow), task_queue="queued") as bench:
+        _, handle = await bench.start(world.key_id, [Call("files-read") for _ in range(4)])
+        await handle.result()
+    await database.write(_cap, world.connection_id, None)
+    return handle
+
+
+def _cap(session: WriteSession, connection_id: str, cap: int | None) -> None:
+    session.get_one(Connection, connection_id).max_concurrency = cap
 
 
 async def waiting_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
@@ -156,6 +176,7 @@ RECORDERS: dict[str, Recorder] = {
     "mixed_round": mixed_round,
     "canceled_round": canceled_round,
     "wide_round": wide_round,
+    "queued_round": queued_round,
     "waiting_round": waiting_round,
     "call_retry": call_retry,
     "connection_sync": connection_sync,
