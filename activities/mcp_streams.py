@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 class StreamTimes:
     """How long things may take; tests shorten them."""
 
-    lease: timedelta = timedelta(seconds=30)
+    lease: timedelta = timedelta(seconds=60)
     """A worker that dies with a stream is replaced after this long."""
 
-    keep_s: float = 10.0
+    keep_s: float = 20.0
     """How often a holder extends its lease, and looks whether the session still stands."""
 
     store_s: float = 1.0

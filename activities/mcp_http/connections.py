@@ -26,6 +26,9 @@ KEEP_ALIVE_S: Final = 4.0
 """Idle connections are dropped before servers do it: Node and uvicorn close after 5 s, and a request that
 crosses the close has an unknown outcome."""
 
+LISTENS: Final = "sluicegate.listens"
+"""The extension of a request that tells the connections below that it listens."""
+
 
 class GuardedTransport(httpx.AsyncBaseTransport):
     """Sends requests to one origin only, over connections to checked addresses."""
@@ -35,6 +38,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._ssl_context = ssl_context
         self._backend = _Backend(GuardedBackend(endpoint.network))
         self._slots = asyncio.Semaphore(endpoint.limits.max_connections)
+        self._streams = asyncio.Semaphore(endpoint.limits.max_streams)
         self._idle: deque[httpcore.AsyncHTTPConnection] = deque()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -54,7 +58,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             content=request.stream,
             extensions=request.extensions,
         )
-        await self._take_slot(request.extensions)
+        slots = self._streams if request.extensions.get(LISTENS) else self._slots
+        await _take_slot(slots, request.extensions)
         connection: httpcore.AsyncHTTPConnection | None = None
         try:
             connection = await self._take_idle() or self._new_connection(below.url.origin)
@@ -65,23 +70,15 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             with anyio.CancelScope(shield=True):
                 if connection is not None:
                     await connection.aclose()
-            self._slots.release()
+            slots.release()
             raise
         return httpx.Response(
             status_code=response.status,
             headers=response.headers,
-            stream=_Body(cast("_CloseableStream", response.stream), connection, self),
+            stream=_Body(cast("_CloseableStream", response.stream), connection, self, slots),
             # httpcore leaves the type of these open.
             extensions=cast("dict[str, JSON]", response.extensions),  # pyright: ignore[reportUnknownMemberType]
         )
-
-    async def _take_slot(self, extensions: Any) -> None:
-        limit_s: float | None = extensions.get("timeout", {}).get("pool")
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._slots.acquire()
-        except TimeoutError as exc:
-            raise httpx.PoolTimeout("all connections to the server are in use") from exc
 
     def _new_connection(self, origin: httpcore.Origin) -> httpcore.AsyncHTTPConnection:
         return httpcore.AsyncHTTPConnection(
@@ -96,7 +93,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             await connection.aclose()
         return None
 
-    async def give_back(self, connection: httpcore.AsyncHTTPConnection) -> None:
+    async def give_back(self, connection: httpcore.AsyncHTTPConnection, slots: asyncio.Semaphore) -> None:
         """Take a connection whose response is closed; keep it if it can be used again."""
         try:
             if connection.is_idle() and not _has_leftover(connection):
@@ -108,12 +105,21 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             if len(self._idle) > 1 and self._idle[0].has_expired():
                 await self._idle.popleft().aclose()
         finally:
-            self._slots.release()
+            slots.release()
 
     async def aclose(self) -> None:
         """Close all idle connections; the others close with their responses."""
         while self._idle:
             await self._idle.pop().aclose()
+
+
+async def _take_slot(slots: asyncio.Semaphore, extensions: Any) -> None:
+    limit_s: float | None = extensions.get("timeout", {}).get("pool")
+    try:
+        async with asyncio.timeout(limit_s):
+            await slots.acquire()
+    except TimeoutError as exc:
+        raise httpx.PoolTimeout("all connections to the server are in use") from exc
 
 
 def _has_leftover(connection: httpcore.AsyncHTTPConnection) -> bool:
@@ -138,11 +144,16 @@ class _Body(httpx.AsyncByteStream):
     """The body of a response; closing it gives the connection back."""
 
     def __init__(
-        self, stream: _CloseableStream, connection: httpcore.AsyncHTTPConnection, owner: GuardedTransport
+        self,
+        stream: _CloseableStream,
+        connection: httpcore.AsyncHTTPConnection,
+        owner: GuardedTransport,
+        slots: asyncio.Semaphore,
     ) -> None:
         self._stream = stream
         self._connection = connection
         self._owner: GuardedTransport | None = owner
+        self._slots = slots
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         with _httpx_errors():
@@ -157,7 +168,7 @@ class _Body(httpx.AsyncByteStream):
             try:
                 await self._stream.aclose()
             finally:
-                await owner.give_back(self._connection)
+                await owner.give_back(self._connection, self._slots)
 
 
 class _Backend(httpcore.AsyncNetworkBackend):

@@ -11,6 +11,7 @@ from typing import Final, cast
 import httpx
 
 from activities.mcp_http.bodies import BodyBroken, BodyDecoder, BodyTooLarge
+from activities.mcp_http.connections import LISTENS
 from activities.mcp_http.errors import EndpointRefused, MCPError, Outcome, ProtocolError, TransportError
 from activities.mcp_http.guard import same_origin
 from activities.mcp_http.headers import EVENT_STREAM_TYPE, JSON_TYPE, RawHeaders, is_session_id, post_headers
@@ -109,9 +110,17 @@ class Line:
 
     @asynccontextmanager
     async def post(
-        self, target: Target, body: bytes, watch: SendWatch, extra: RawHeaders | None = None
+        self,
+        target: Target,
+        body: bytes,
+        watch: SendWatch,
+        extra: RawHeaders | None = None,
+        *,
+        listens: bool = False,
     ) -> AsyncGenerator[httpx.Response, None]:
         """POST one JSON-RPC message; the response is open, its body unread.
+
+        `listens`: it stays open for as long as anybody wants to hear, and takes no connection from calls.
 
         Raises:
             MCPError: The request failed, inside the block too.
@@ -119,7 +128,7 @@ class Line:
         headers = target.post
         if extra:
             headers = httpx.Headers([*headers.raw, *extra])
-        extensions = {"timeout": self._timeout, "trace": watch}
+        extensions = {"timeout": self._timeout, "trace": watch, LISTENS: listens}
         request = httpx.Request("POST", target.url, headers=headers, content=body, extensions=extensions)
         async with self._send(request, watch) as response:
             yield response
@@ -137,15 +146,15 @@ class Line:
 
     @asynccontextmanager
     async def bare(
-        self, method: str, target: Target, headers: RawHeaders
+        self, method: str, target: Target, headers: RawHeaders, *, listens: bool = False
     ) -> AsyncGenerator[httpx.Response, None]:
-        """Send a GET or DELETE.
+        """Send a GET or DELETE; `listens` as for `post`.
 
         Raises:
             MCPError: The request failed, inside the block too.
         """
         watch = SendWatch()
-        extensions = {"timeout": self._timeout, "trace": watch}
+        extensions = {"timeout": self._timeout, "trace": watch, LISTENS: listens}
         request = httpx.Request(method, target.url, headers=headers, extensions=extensions)
         async with self._send(request, watch) as response:
             yield response

@@ -86,7 +86,7 @@ class Listener:
     async def _get(self) -> None:
         target = self._target
         headers = get_headers(self._line.endpoint, target.version, target.session_id, self._last_event_id)
-        async with self._line.bare("GET", target, headers) as response:
+        async with self._line.bare("GET", target, headers, listens=True) as response:
             if response.status_code >= 300:
                 self._judge(await self._line.refuse(response, had_session=target.session_id is not None))
             elif content_type(response) != EVENT_STREAM_TYPE:
@@ -118,7 +118,7 @@ class Listener:
         body = wire.request_bytes(request_id, "subscriptions/listen", params)
         extra = modern_headers("subscriptions/listen", None, {}, {})
         wait = AnswerWait(request_id, "modern", endpoint.limits.max_json_depth)
-        async with self._line.post(self._target, body, SendWatch(), extra) as response:
+        async with self._line.post(self._target, body, SendWatch(), extra, listens=True) as response:
             if response.status_code >= 300:
                 error = await self._line.refuse(response, had_session=False)
                 if error.code != "method_not_found":

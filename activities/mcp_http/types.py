@@ -70,6 +70,10 @@ class Limits:
     """Reconnects of a stream in a row that bring no new event."""
 
     max_connections: int = 256
+    """For calls and all else that is short."""
+
+    max_streams: int = 1024
+    """Connections for listening, beside those: each session in use may hold one."""
 
 
 @dataclass(frozen=True, slots=True)

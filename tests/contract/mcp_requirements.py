@@ -406,6 +406,7 @@ REQUIREMENTS: Final = (
         OWN,
         "A stream that is not offered or keeps ending is asked for ever more rarely and costs no session.",
         "test_faults_of_others::test_a_get_that_is_not_found_ends_listening_and_not_the_session",
+        "test_listening::test_streams_take_no_connection_away_from_calls",
         "test_attacks::test_a_stream_that_is_closed_after_every_event_is_opened_ever_more_rarely",
     ),
     _rule(
@@ -445,6 +446,7 @@ REQUIREMENTS: Final = (
         "test_heads_that_are_none_cost_one_call_of_unknown_outcome",
         "test_a_flood_of_interim_heads_ends_with_the_calls_own_limit",
         "test_the_first_answer_counts_and_what_follows_is_never_read_as_the_next",
+        "test_an_answer_on_the_stream_beside_the_call_answers_nothing",
         "test_megabyte_lines_that_answer_nothing_leave_the_loop_to_others",
         "test_an_event_id_too_long_for_a_header_is_none",
     ),

@@ -125,6 +125,33 @@ async def test_the_first_answer_counts_and_what_follows_is_never_read_as_the_nex
             assert (await there.call(tool_call(name))).content == ({"type": "text", "text": f"{name} 0"},)
 
 
+async def test_an_answer_on_the_stream_beside_the_call_answers_nothing() -> None:
+    async def script(request: RawRequest, peer: Peer) -> None:
+        if request.method == "GET":
+            streams.append(peer)
+            await peer.send(sse_head() + event(CHANGED))
+            await peer.wait_closed()
+        else:
+            answer = event(result(request.message["id"], text_result("astray")))
+            await streams[0].send(answer, event(CHANGED))
+            await peer.wait_closed()
+
+    async def hear(_message: dict[str, Any], _event_id: str | None) -> None:
+        heard.append(1)
+
+    streams: list[Peer] = []
+    heard: list[int] = []
+    async with connected(script) as there:
+        listening = asyncio.create_task(there.client.listen(there.session, hear))
+        await there.server.wait_until(lambda _: bool(streams))
+        failure = await there.failure(timeout_s=0.5)
+        assert (failure.code, failure.outcome) == ("tool_timeout", Outcome.UNKNOWN)
+        # The stream itself goes on.
+        assert (len(heard), listening.done()) == (2, False)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
 async def test_megabyte_lines_that_answer_nothing_leave_the_loop_to_others() -> None:
     line = event("x" * 1_000_000)
 

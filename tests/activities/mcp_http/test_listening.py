@@ -62,6 +62,29 @@ async def test_notifications_arrive_with_their_event_ids_and_requests_are_answer
 
 
 @pytest.mark.anyio
+async def test_streams_take_no_connection_away_from_calls() -> None:
+    async def script(request: RawRequest, peer: Peer) -> None:
+        if request.method == "GET":
+            await peer.send(sse_head() + event(CHANGED))
+            await peer.wait_closed()
+        else:
+            await peer.send(http(200, dump(result(request.message["id"], {"content": []}))))
+
+    async with connected(script, limits=Limits(max_connections=1, max_streams=2)) as there:
+        heard = Heard(2)
+        listening = [
+            asyncio.create_task(there.client.listen(there.session, heard, on_open=stands.set))
+            for stands in (asyncio.Event(), asyncio.Event())
+        ]
+        await asyncio.wait_for(heard.enough.wait(), 5)
+        assert (await there.call(timeout_s=5)).content == ()
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+        assert (await there.call(timeout_s=5)).content == ()
+
+
+@pytest.mark.anyio
 async def test_a_stream_that_ends_is_opened_again_where_it_stood() -> None:
     async def script(_request: RawRequest, peer: Peer) -> None:
         number = len(opened)
