@@ -26,6 +26,7 @@ from governance.profiles import union_of_allowed_names
 from models.base import utc_now
 from models.database import WriteSession
 from models.program import ProgramVersion
+from models.projecting import source_ref_of
 from models.runtime import ExecutionRuntime
 from models.tool import ToolDefinition, ToolImplementation, scope_of_version
 from models.version_projection import (
@@ -33,7 +34,6 @@ from models.version_projection import (
     project_version,
     reproject_all_versions,
     servers_of,
-    source_ref_of,
 )
 
 HANDSHAKE = "capabilities_handshake"

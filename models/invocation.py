@@ -64,6 +64,13 @@ class ToolInvocation(Base):
             name="fk_tool_invocations_binding",
         ),
         CheckConstraint("owner_id = coalesce(task_id, round_id)", name="owner_is_the_task_or_round"),
+        # What a task's binding is used in is a round of the task.
+        ForeignKeyConstraint(
+            ["round_id", "task_id"],
+            ["rounds.id", "rounds.task_id"],
+            name="fk_tool_invocations_round_of_the_task",
+            ondelete="CASCADE",
+        ),
         Index(
             "ix_tool_invocations_unknown",
             "id",

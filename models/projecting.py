@@ -11,6 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from governance.canonical import JSON, canonical_bytes, digest_of
+from governance.core_tools import BUILT_IN
 from governance.execution_policy import PolicyOverlay
 from governance.snapshots import ToolSnapshot
 from models.argument_rule import ruled
@@ -105,16 +106,46 @@ class CatalogScope:
     """Whose tools are projected: the part of a scope that one catalog owns.
 
     In the gateway scope each connection owns its own tools and the core owns its; a program version owns
-    the whole of its scope.
+    the whole of its scope, `runtime_id` being the runtime that its program is bound to.
     """
 
     program_version_id: str | None = None
     source: SourceKey | None = None
+    runtime_id: str | None = None
 
     @property
     def scope(self) -> str:
         """The scope that definitions are stored under."""
         return GATEWAY_SCOPE if self.program_version_id is None else scope_of_version(self.program_version_id)
+
+    def admits(self, source: SourceKey) -> bool:
+        """Say whether code from a source may stand in this catalog; rule C2 of the core document."""
+        if self.program_version_id is None:
+            return source == self.source
+        if source.kind is SourceKind.MCP:
+            return source.ref == source.connection_id
+        own = {
+            SourceKind.CORE_MATRIX: BUILT_IN,
+            SourceKind.EXECUTION_RUNTIME: self.runtime_id,
+            SourceKind.AGENT: source_ref_of(self.program_version_id),
+            SourceKind.KERNEL: source_ref_of(self.program_version_id),
+        }
+        return source.ref == own[source.kind]
+
+
+def source_ref_of(version_id: str) -> str:
+    """Return the reference of the source that stands for a version's own tools."""
+    return f"agent_program_version:{version_id}"
+
+
+class ForeignSourceError(Exception):
+    """An implementation was to be stored that comes from the code of another catalog."""
+
+    def __init__(self, tool_name: str, source: SourceKey, scope: str) -> None:
+        """Name the tool, the source and the scope."""
+        super().__init__(
+            f"Tool {tool_name!r} of scope {scope!r} cannot come from {source.kind.value} {source.ref!r}."
+        )
 
 
 _Row = tuple[ToolDefinition, ToolImplementation]
@@ -151,7 +182,11 @@ def ensure_source(session: WriteSession, key: SourceKey) -> ImplementationSource
 def project(
     session: WriteSession, scope: CatalogScope, wanted: Iterable[WantedTool], changes: Changes
 ) -> None:
-    """Make what a catalog owns say what it declares. Whoever calls holds the catalog's lock."""
+    """Make what a catalog owns say what it declares. Whoever calls holds the catalog's lock.
+
+    Raises:
+        ForeignSourceError: a candidate comes from a source that the catalog does not have.
+    """
     work = _Projection(session, scope, changes)
     for tool in wanted:
         work.project(tool)
@@ -194,6 +229,8 @@ class _Projection:
         is_new = definition.retired_at is not None
         changed = self._describe(definition, tool)
         for candidate in tool.candidates:
+            if not self._scope.admits(candidate.source):
+                raise ForeignSourceError(tool.tool_name, candidate.source, self._scope.scope)
             self._wanted.add((tool.tool_name, candidate.implementation_ref))
             snapshot = ruled(self._session, definition, candidate.snapshot)
             changed |= self._implement(definition, replace(candidate, snapshot=snapshot))
@@ -208,6 +245,9 @@ class _Projection:
         kept = {name for name, _ in self._wanted}
         for (name, reference), implementation in self._implementations.items():
             if (name, reference) in self._wanted or implementation.retired_at is not None:
+                continue
+            if implementation.is_added:
+                # It is the operator's, and follows its own connection: see `models.added_implementation`.
                 continue
             implementation.retired_at = now
             implementation.is_default = False
@@ -242,10 +282,11 @@ class _Projection:
 
     def _adopt(self, definition: ToolDefinition, tool: WantedTool) -> None:
         """Take in the candidates that are stored under another source: that was edited behind our back."""
+        references = [candidate.implementation_ref for candidate in tool.candidates]
         rows = self._session.scalars(
             select(ToolImplementation).where(
                 ToolImplementation.tool_definition_id == definition.id,
-                ToolImplementation.implementation_ref.in_([row.implementation_ref for row in tool.candidates]),
+                ToolImplementation.implementation_ref.in_(references),
             )
         )
         self._implementations |= {(tool.tool_name, row.implementation_ref): row for row in rows}
@@ -292,6 +333,7 @@ class _Projection:
         stored.implementation_source_id = source_id
         stored.upstream_name = candidate.upstream_name
         stored.is_default = candidate.is_default
+        stored.is_added = False
         stored.declared = dict(candidate.declared)
         stored.content_digest = content_digest
         stored.snapshot_digest = snapshot.digest

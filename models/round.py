@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, UniqueConstraint, bindparam, case, select, update
+from sqlalchemy import ForeignKey, Index, String, UniqueConstraint, bindparam, case, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON
@@ -18,7 +18,11 @@ class Round(Base):
     """One provider round: a set of tool calls that a caller asked for, under one key."""
 
     __tablename__ = "rounds"
-    __table_args__ = (UniqueConstraint("key_id", "round_key"),)
+    __table_args__ = (
+        UniqueConstraint("key_id", "round_key"),
+        # What invocations of a task's bindings point at: a round together with its task.
+        Index("uq_rounds_id_task_id", "id", "task_id", unique=True),
+    )
 
     id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
     workflow_id: Mapped[str] = mapped_column(String(255), unique=True)

@@ -80,15 +80,21 @@ class ImplementationSource(Base):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
+_VERSION_IN_ITS_SCOPE = (
+    f"(program_version_id IS NULL AND scope = '{GATEWAY_SCOPE}')"
+    # SQLite keeps ids without their hyphens.
+    " OR (program_version_id IS NOT NULL AND replace(scope, '-', '')"
+    " = 'program_version:' || replace(CAST(program_version_id AS VARCHAR(36)), '-', ''))"
+)
+
+
 class ToolDefinition(Base):
     """A logical tool in one scope, under the name that callers use."""
 
     __tablename__ = "tool_definitions"
     __table_args__ = (
         UniqueConstraint("scope", "tool_name"),
-        CheckConstraint(
-            f"(scope = '{GATEWAY_SCOPE}') = (program_version_id IS NULL)", name="version_in_its_scope"
-        ),
+        CheckConstraint(_VERSION_IN_ITS_SCOPE, name="version_in_its_scope"),
     )
 
     id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
@@ -104,6 +110,8 @@ class ToolDefinition(Base):
     """Whether an operator set the approved list; until then the default implementation alone is on it."""
     pinned_digest: Mapped[str | None] = mapped_column(Digest)
     """The content that an operator accepted; an implementation with other content is refused."""
+    requires_approval: Mapped[bool] = mapped_column(default=False)
+    """Whether an operator wants each call of the tool approved by a person."""
     argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
     """See `models.argument_rule`."""
     retired_at: Mapped[datetime | None]
@@ -135,6 +143,8 @@ class ToolImplementation(Base):
     implementation_ref: Mapped[str] = mapped_column(String(640))
     upstream_name: Mapped[str] = mapped_column(String(512))
     is_default: Mapped[bool] = mapped_column(default=True)
+    is_added: Mapped[bool] = mapped_column(default=False)
+    """Whether an operator added it to the definition, whose own catalog knows nothing of it."""
     declared: Mapped[dict[str, JSON]] = mapped_column(Configuration)
     """The tool as its source declared it: description, schemas, annotations, streaming, idempotency."""
     content_digest: Mapped[str] = mapped_column(Digest)
@@ -213,6 +223,7 @@ class CatalogTool:
     """Whether an operator pinned the tool and its content is not what was pinned."""
     scope: str
     """The scope of its definition."""
+    requires_approval: bool = False
 
 
 IS_CHANGED = func.coalesce(ToolDefinition.pinned_digest != ToolImplementation.content_digest, False)
@@ -257,6 +268,7 @@ def _catalog_query(program_version_id: str | None, overridden: Collection[str]) 
             ToolDefinition.has_approved_list,
             IS_CHANGED,
             ToolDefinition.scope,
+            ToolDefinition.requires_approval,
         )
         .join(ToolImplementation, ToolImplementation.tool_definition_id == ToolDefinition.id)
         .join(ImplementationSource, ImplementationSource.id == ToolImplementation.implementation_source_id)

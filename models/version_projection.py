@@ -34,6 +34,7 @@ from models.projecting import (
     ensure_source,
     load_overlays,
     project,
+    source_ref_of,
 )
 from models.runtime import ExecutionRuntime
 from models.tool import SourceKind, ToolDefinition, ToolImplementation
@@ -95,7 +96,7 @@ def project_version(
     changes = Changes()
     project(
         session,
-        CatalogScope(program_version_id=version.id),
+        CatalogScope(program_version_id=version.id, runtime_id=None if runtime is None else runtime.id),
         [
             _wanted(tool, catalog.losers.get(tool.entry.tool_name, ()), connections, resolver)
             for tool in catalog.tools
@@ -123,11 +124,6 @@ def versions_using(session: Session, source_id: str) -> tuple[ProgramVersion, ..
         .distinct()
     ).all()
     return tuple(session.get_one(ProgramVersion, version_id) for version_id in sorted(filter(None, ids)))
-
-
-def source_ref_of(version_id: str) -> str:
-    """Return the reference of the source that stands for a version's own tools."""
-    return f"agent_program_version:{version_id}"
 
 
 def _runtime_of(session: Session, program: AgentProgram) -> ExecutionRuntime | None:

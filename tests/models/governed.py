@@ -14,10 +14,11 @@ from models.conversation import Conversation, add_conversation
 from models.database import WriteSession
 from models.key import ApiKey, replace_tool_grants
 from models.program import AgentProgram, NewProgram, ProgramVersion, add_program, add_version
+from models.projecting import source_ref_of
 from models.runtime import ExecutionRuntime, NewRuntime, add_runtime
 from models.task import NewTask, Task, create_task
 from models.tool import ToolDefinition, ToolImplementation, scope_of_version
-from models.version_projection import project_version, servers_of, source_ref_of
+from models.version_projection import project_version, servers_of
 from tests.support.programs import definition
 
 

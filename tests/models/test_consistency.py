@@ -1,107 +1,82 @@
-"""The consistency rules C1 to C11 of governed rows, each on both databases.
+"""The consistency rules C1 to C8 of governed rows, each on both databases.
 
 Source: core-matrix projection-consistency rules; its "installation" is a scope here.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, update
-from sqlalchemy.exc import IntegrityError
 
-from governance.codes import InvocationStatus
+from governance.core_tools import BUILT_IN
 from governance.modes import GovernanceMode, SourceKind
-from models.base import new_id, utc_now
+from governance.snapshots import ToolSnapshot
+from models.base import Base, new_id
 from models.binding import (
     BindingOwner,
-    BindingReason,
     ForeignScopeError,
     ToolBinding,
     insert_bindings,
-    load_task_bindings,
 )
 from models.database import Database, WriteSession
-from models.invocation import CallRequest, ToolInvocation, provision
-from models.payload import store_payload
 from models.program import ImmutableRowError, ProgramVersion
-from models.projecting import SourceKey, ensure_source
-from models.task import Task
+from models.projecting import (
+    Candidate,
+    CatalogScope,
+    Changes,
+    ForeignSourceError,
+    SourceKey,
+    WantedTool,
+    ensure_source,
+    project,
+    source_ref_of,
+)
 from models.tool import (
-    GATEWAY_SCOPE,
     ApprovedImplementation,
+    ImplementationSource,
     ToolDefinition,
     ToolImplementation,
+    ToolSnapshotRow,
     load_catalog,
     scope_of_version,
 )
-from models.version_projection import project_core
+from tests.models.consistent import WORK, binding_values, load, refused_by_the_database
 from tests.models.governed import (
-    Built,
     build_program,
-    build_task,
     build_version,
     definition_of,
     implementations_of,
 )
 from tests.support.programs import mcp_tool
-from tests.support.world import Call, ConnectionPlan, add_connection, add_key, add_round
+from tests.support.world import Call, ConnectionPlan, add_connection, add_round
 
 pytestmark = pytest.mark.anyio
 
-WORK: dict[str, Any] = {
-    "tool_catalog": [mcp_tool("remote", "files", "read"), mcp_tool("other", "files", "write")],
-}
 
-
-def build(session: WriteSession) -> tuple[Built, Task]:
-    connection = add_connection(session, ConnectionPlan())
-    project_core(session)
-    built = build_program(session, grants={connection.id: ["*"]}, **WORK)
-    return built, build_task(session, built)
-
-
-async def refused_by_the_database(database: Database, work: Callable[[WriteSession], Any]) -> None:
-    with pytest.raises(IntegrityError):
-        await database.write(work)
-
-
-def binding_values(task: Task, binding: ToolBinding, **changes: Any) -> dict[str, Any]:
-    values = {
-        "id": new_id(),
-        "task_id": task.id,
-        "round_id": None,
-        "tool_name": "another_name",
-        "tool_definition_id": binding.tool_definition_id,
-        "tool_implementation_id": binding.tool_implementation_id,
-        "snapshot_digest": binding.snapshot_digest,
-        "governance_mode": GovernanceMode.REPLACEABLE,
-        "binding_reason": BindingReason.SNAPSHOT_DEFAULT,
-        "created_at": utc_now(),
-        **changes,
-    }
-    return {"owner_id": values["task_id"] or values["round_id"], **values}
-
-
-async def load(database: Database) -> tuple[Built, Task, dict[str, ToolBinding]]:
-    def work(session: WriteSession) -> tuple[Built, Task, dict[str, ToolBinding]]:
-        built, task = build(session)
-        return built, task, load_task_bindings(session, task.id)
-
-    return await database.write(work)
-
-
-@pytest.mark.parametrize("scope", [GATEWAY_SCOPE, "program_version:elsewhere"])
-async def test_c1_a_definition_is_in_the_scope_of_its_version(scope: str, database: Database) -> None:
+@pytest.mark.parametrize(
+    ("scope", "version"),
+    [
+        ("gateway", "own"),
+        ("own", None),
+        ("own", "other"),
+        ("other", "own"),
+        ("program_version:elsewhere", "own"),
+        ("", "own"),
+    ],
+)
+async def test_c1_a_definition_is_in_the_scope_of_its_version(
+    scope: str, version: str | None, database: Database
+) -> None:
     built, _, _ = await load(database)
-    version_id = built.version_id if scope == GATEWAY_SCOPE else None
 
     def add(session: WriteSession) -> None:
+        other = build_version(session, built.program_id, **WORK)
+        ids = {"own": built.version_id, "other": other.id}
         row = ToolDefinition(
-            scope=scope,
-            program_version_id=version_id,
+            scope=scope_of_version(ids[scope]) if scope in ids else scope,
+            program_version_id=None if version is None else ids[version],
             tool_name="x",
             tool_kind="k",
             governance_mode=GovernanceMode.REPLACEABLE,
@@ -136,6 +111,41 @@ async def test_c2_an_implementation_has_the_definition_and_source_of_its_scope(d
         )
 
     await refused_by_the_database(database, orphan)
+
+
+@pytest.mark.parametrize("kind", [SourceKind.AGENT, SourceKind.KERNEL, SourceKind.EXECUTION_RUNTIME])
+async def test_c2_a_source_of_another_version_or_runtime_is_not_projected(
+    kind: SourceKind, database: Database
+) -> None:
+    built, _, _ = await load(database)
+
+    def project_foreign(session: WriteSession) -> None:
+        other = build_version(session, built.program_id, **WORK)
+        ref = new_id() if kind is SourceKind.EXECUTION_RUNTIME else source_ref_of(other.id)
+        wanted = foreign_tool(SourceKey(kind, ref))
+        project(session, CatalogScope(program_version_id=built.version_id), [wanted], Changes())
+
+    with pytest.raises(ForeignSourceError) as refused:
+        await database.write(project_foreign)
+    assert kind.value in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", list(SourceKind))
+async def test_c2_a_catalog_of_the_gateway_projects_its_own_source_alone(
+    kind: SourceKind, database: Database
+) -> None:
+    def project_foreign(session: WriteSession) -> None:
+        own = SourceKey(SourceKind.CORE_MATRIX, BUILT_IN)
+        project(session, CatalogScope(source=own), [foreign_tool(SourceKey(kind, "elsewhere"))], Changes())
+
+    with pytest.raises(ForeignSourceError):
+        await database.write(project_foreign)
+
+
+def foreign_tool(source: SourceKey) -> WantedTool:
+    snapshot = ToolSnapshot("foreign", "foreign", None, None, source.kind.value, None, {"type": "object"})
+    candidate = Candidate(source, "program/foreign", "foreign", {}, snapshot)
+    return WantedTool("foreign", "agent_observation", GovernanceMode.REPLACEABLE, [candidate])
 
 
 @pytest.mark.parametrize("owners", ["none", "both"])
@@ -232,94 +242,6 @@ async def test_c8_a_task_and_a_round_bind_a_tool_once(database: Database) -> Non
     await refused_by_the_database(database, again)
 
 
-def start(session: WriteSession, built: Built, binding: ToolBinding) -> ToolInvocation:
-    round_id = add_round(session, built.key_id, [Call("remote")], new_id())
-    digest = store_payload(session, b"{}")
-    return provision(session, binding, CallRequest(round_id, digest), None, new_id()).invocation
-
-
-@pytest.mark.parametrize(
-    "reference",
-    ["tool_binding_id", "tool_definition_id", "tool_implementation_id", "task_id", "no task", "owner_id"],
-)
-async def test_c9_an_invocation_has_every_reference_of_its_binding(
-    reference: str, database: Database
-) -> None:
-    built, _, bindings = await load(database)
-    wrong: dict[str, Any] = {
-        "tool_binding_id": {"tool_binding_id": bindings["other"].id},
-        "tool_definition_id": {"tool_definition_id": bindings["other"].tool_definition_id},
-        "tool_implementation_id": {"tool_implementation_id": bindings["other"].tool_implementation_id},
-        "task_id": {"task_id": new_id()},
-        "no task": {"task_id": None},
-        "owner_id": {"owner_id": new_id()},
-    }
-
-    def change(session: WriteSession) -> None:
-        invocation = start(session, built, bindings["remote"])
-        session.execute(
-            update(ToolInvocation).where(ToolInvocation.id == invocation.id).values(**wrong[reference])
-        )
-
-    await refused_by_the_database(database, change)
-
-
-async def test_c9_an_invocation_of_a_rounds_binding_has_no_task(database: Database) -> None:
-    built, task, bindings = await load(database)
-
-    def change(session: WriteSession) -> None:
-        round_id = add_round(session, built.key_id, [Call("remote")], new_id())
-        values = binding_values(task, bindings["remote"], task_id=None, round_id=round_id)
-        session.execute(insert(ToolBinding).values(**values))
-        binding = session.get_one(ToolBinding, values["id"])
-        digest = store_payload(session, b"{}")
-        invocation = provision(session, binding, CallRequest(round_id, digest), None, new_id()).invocation
-        session.execute(
-            update(ToolInvocation).where(ToolInvocation.id == invocation.id).values(task_id=task.id)
-        )
-
-    await refused_by_the_database(database, change)
-
-
-async def test_c10_an_invocation_is_in_the_scope_of_its_binding(database: Database) -> None:
-    built, _, bindings = await load(database)
-
-    def scopes(session: WriteSession) -> set[str]:
-        invocation = start(session, built, bindings["remote"])
-        return set(
-            session.scalars(
-                select(ToolDefinition.scope)
-                .join(ToolImplementation, ToolImplementation.tool_definition_id == ToolDefinition.id)
-                .where(
-                    ToolDefinition.id == invocation.tool_definition_id,
-                    ToolImplementation.id == invocation.tool_implementation_id,
-                )
-            )
-        )
-
-    assert await database.write(scopes) == {scope_of_version(built.version_id)}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"status": InvocationStatus.SUCCEEDED, "finished_at": None},
-        {"status": InvocationStatus.CANCELED, "finished_at": None},
-        {"status": InvocationStatus.RUNNING, "finished_at": utc_now()},
-        {"started_at": None},
-    ],
-    ids=["succeeded without end", "canceled without end", "running with end", "without start"],
-)
-async def test_c11_status_and_times_belong_together(values: dict[str, Any], database: Database) -> None:
-    built, _, bindings = await load(database)
-
-    def change(session: WriteSession) -> None:
-        invocation = start(session, built, bindings["remote"])
-        session.execute(update(ToolInvocation).where(ToolInvocation.id == invocation.id).values(**values))
-
-    await refused_by_the_database(database, change)
-
-
 async def test_a_definition_has_one_default(database: Database) -> None:
     def change(session: WriteSession) -> None:
         add_connection(session, ConnectionPlan())
@@ -374,12 +296,30 @@ async def test_one_name_is_another_tool_in_another_version(database: Database) -
     assert await database.write(definitions) == 2
 
 
-async def test_a_source_in_use_is_not_deleted(database: Database) -> None:
-    built, _, _ = await load(database)
+@pytest.mark.parametrize("row", ["source", "definition", "implementation", "snapshot", "version"])
+async def test_what_is_in_use_is_not_deleted(row: str, database: Database) -> None:
+    built, _, bindings = await load(database)
+    binding = bindings["remote"]
 
     def delete(session: WriteSession) -> None:
-        add_key(session, "unrelated")
-        session.delete(definition_of(session, built, "remote"))
+        implementation = session.get_one(ToolImplementation, binding.tool_implementation_id)
+        rows: dict[str, Base] = {
+            "source": session.get_one(ImplementationSource, implementation.implementation_source_id),
+            "definition": session.get_one(ToolDefinition, binding.tool_definition_id),
+            "implementation": implementation,
+            "snapshot": session.get_one(ToolSnapshotRow, binding.snapshot_digest),
+            "version": session.get_one(ProgramVersion, built.version_id),
+        }
+        session.delete(rows[row])
         session.flush()
 
     await refused_by_the_database(database, delete)
+
+
+async def test_a_source_that_nothing_uses_is_deleted(database: Database) -> None:
+    def delete(session: WriteSession) -> int:
+        session.delete(ensure_source(session, SourceKey(SourceKind.AGENT, "agent_program_version:gone")))
+        session.flush()
+        return len(session.scalars(select(ImplementationSource.id)).all())
+
+    assert await database.write(delete) == 0
