@@ -234,11 +234,16 @@ def open_next_send(session: WriteSession, call: OpenCall, send_id: str) -> tuple
 def settle_call(session: WriteSession, call: OpenCall, send_id: str, outcome: CallOutcome) -> SettledCall:
     """Store the result and move the call to its terminal state.
 
-    When the call is terminal already the first state stands; what came now is kept as an audit fact.
+    When the call is terminal already the first state stands; what came now is kept as an audit fact. An
+    answer counts whoever brings it; that there is none is only for the present owner to say.
+
+    Raises:
+        LeaseLostError: there is no answer, and the call goes on at another worker; nothing was changed.
     """
+    lease = None if outcome.send_outcome is SendOutcome.ANSWERED else call.owner.lease_token
     hold_and_close_send(session, send_id, outcome.send_outcome)
     outcome = truthful(session, call.snapshot, call.invocation_id, outcome)
-    settled = settle_as(session, SettledPlace.of(call), outcome)
+    settled = settle_as(session, replace(SettledPlace.of(call), lease_token=lease), outcome)
     return replace(settled, wake=_leave_slot(session, call)) if call.holds_slot else settled
 
 
@@ -255,6 +260,8 @@ class SettledPlace:
     actor: str
     took_price: bool = True
     """Whether the call's price was taken from its key's account."""
+    lease_token: str | None = None
+    """The lease that must still be the call's; None for whoever has an answer or ends the round."""
 
     @classmethod
     def of(cls, call: OpenCall) -> "SettledPlace":
@@ -271,10 +278,14 @@ class SettledPlace:
 
 
 def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) -> SettledCall:
-    """Settle a locked invocation, with its audit row and event; the first terminal state stands."""
+    """Settle a locked invocation, with its audit row and event; the first terminal state stands.
+
+    Raises:
+        LeaseLostError: another worker has the call.
+    """
     digest_ = store_payload(session, outcome.result) if outcome.result is not None else None
     settlement = replace(outcome.settlement, response_digest=digest_)
-    won = settle_running(session, place.invocation_id, settlement)
+    won = settle_running(session, place.invocation_id, settlement, place.lease_token)
     code = settlement.error.code if settlement.error else None
     facts: dict[str, JSON] = {
         "position": place.position,
@@ -299,7 +310,10 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
         ),
     )
     if won is None:
-        return as_settled(lock_invocation(session, place.invocation_id))
+        ended = lock_invocation(session, place.invocation_id)
+        if ended.status is InvocationStatus.RUNNING:
+            raise LeaseLostError(place.invocation_id)
+        return as_settled(ended)
     event: dict[str, JSON] = {
         **facts,
         "tool_call_id": place.tool_call_id,

@@ -121,6 +121,7 @@ class ToolCalls:
         self._slots = SlotLeases(database, slot_lease_s)
         self._unsettled: dict[str, _Ending] = {}
         self._flights: dict[str, Flight] = {}
+        self._gives_up = False
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: CallTool) -> CallToolResult:
@@ -143,9 +144,17 @@ class ToolCalls:
             raise asyncio.CancelledError
         return _result(settled)
 
+    def give_up(self) -> None:
+        """Stop every call of this worker, which ends: another one goes on with what may still be done."""
+        self._gives_up = True
+        for flight in self._flights.values():
+            flight.ask_to_stop(Stop.HAND_OVER)
+
     def _take_off(self, place: CallPlace, details: tuple[Any, ...]) -> Flight:
         key = place.idempotency_key
         flight = self._flights[key] = Flight(details)
+        if self._gives_up:
+            flight.ask_to_stop(Stop.HAND_OVER)
         flight.task = asyncio.create_task(self._fly(place, flight))
         flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
         return flight
@@ -162,7 +171,7 @@ class ToolCalls:
                 async with self._slots.held(opened.slot_lease):
                     ending = await self._attempt(opened, flight)
             except LeaseLostError as error:
-                raise ApplicationError(str(error), type=REPLACED, non_retryable=True) from error
+                raise _replaced(error) from error
         async with self._slots.held(ending.call.slot_lease):
             settled = await self._settle(ending)
         self._slots.wake(settled.wake)
@@ -268,9 +277,13 @@ class ToolCalls:
         """Record how a call ended; what could not be recorded is kept for the next attempt on this worker."""
         key = ending.call.place.idempotency_key
         self._unsettled[key] = ending
-        settled = await self._patiently(
-            lambda: self._database.write(settle_call, ending.call, ending.send_id, ending.outcome)
-        )
+        try:
+            settled = await self._patiently(
+                lambda: self._database.write(settle_call, ending.call, ending.send_id, ending.outcome)
+            )
+        except LeaseLostError as error:
+            self._unsettled.pop(key, None)
+            raise _replaced(error) from error
         self._unsettled.pop(key, None)
         return settled
 
@@ -288,6 +301,10 @@ class ToolCalls:
                 logger.warning("The database is away while a tool call is settled; trying again.")
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 2.0)
+
+
+def _replaced(error: LeaseLostError) -> ApplicationError:
+    return ApplicationError(str(error), type=REPLACED, non_retryable=True)
 
 
 def _not_sent(call: OpenCall) -> CallOutcome:

@@ -185,6 +185,7 @@ _SETTLE = (
     )
     .returning(_INVOCATIONS.c.price, _INVOCATIONS.c.started_at)
 )
+_SETTLE_OWN = _SETTLE.where(_INVOCATIONS.c.lease_token == bindparam("token"))
 _OF_ROUND = select(ToolInvocation).where(ToolInvocation.round_id == bindparam("round"))
 _OPEN_OF_ROUND = (
     select(ToolInvocation)
@@ -334,8 +335,13 @@ def settle(session: WriteSession, invocation_id: str, settlement: Settlement) ->
     return settle_running(session, invocation_id, settlement) is not None
 
 
-def settle_running(session: WriteSession, invocation_id: str, settlement: Settlement) -> Settled | None:
-    """Do the work of `settle`, and return what was fixed at the start; None when it was terminal already."""
+def settle_running(
+    session: WriteSession, invocation_id: str, settlement: Settlement, lease_token: str | None = None
+) -> Settled | None:
+    """Do the work of `settle`, and return what was fixed at the start; None when it was terminal already.
+
+    With `lease_token` it is also None when that lease is no longer the invocation's.
+    """
     settled = {
         "invocation": invocation_id,
         "new_status": settlement.status,
@@ -345,7 +351,10 @@ def settle_running(session: WriteSession, invocation_id: str, settlement: Settle
         "why": None if settlement.error is None else settlement.error.to_json(),
         "now": utc_now(),
     }
-    row = session.connection().execute(_SETTLE, settled).one_or_none()
+    if lease_token is None:
+        row = session.connection().execute(_SETTLE, settled).one_or_none()
+    else:
+        row = session.connection().execute(_SETTLE_OWN, settled | {"token": lease_token}).one_or_none()
     return None if row is None else Settled(*row)
 
 

@@ -150,7 +150,11 @@ class LedgerMachine(RuleBasedStateMachine):
             outcome = unknown_outcome("tool", "no_answer")
         else:
             return
-        self.do(self.database.write(settle_call, worker.call, worker.send_id, outcome))
+        try:
+            self.do(self.database.write(settle_call, worker.call, worker.send_id, outcome))
+        except LeaseLostError:
+            assert how != "success", "an answer counts whoever brings it"
+            assert worker is not self.workers[-1], "the last to open the call owns it"
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), refused=st.booleans())
