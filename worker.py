@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from temporalio.client import Client
@@ -67,6 +67,8 @@ class WorkerParts:
     database: Database
     vault: Vault
     client: Client
+    urgent: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the worker stops: running calls are given up at once, not when the drain time is over."""
 
 
 def vault_of(settings: Settings) -> Vault:
@@ -160,12 +162,12 @@ async def running_worker(
             default_heartbeat_throttle_interval=timedelta(seconds=settings.heartbeat_throttle_s),
             graceful_shutdown_timeout=settings.drain,
         )
-        await stack.enter_async_context(worker)
-        await schedule_repairs(settings, parts.client)
         giving_up = asyncio.create_task(_give_up(parts.urgent, calls))
         # Until the worker has ended, which leaving the block waits for.
         stack.callback(giving_up.cancel)
         await stack.enter_async_context(sealing(parts.database))
+        await stack.enter_async_context(worker)
+        await schedule_repairs(settings, parts.client)
         yield worker
 
 
@@ -173,18 +175,42 @@ def _identity() -> str:
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
+async def _give_up(urgent: asyncio.Event, calls: ToolCalls) -> None:
+    await urgent.wait()
+    logger.warning("The worker gives up its running calls: what was sent and not answered is unknown.")
+    calls.give_up()
+
+
 async def run(settings: Settings) -> None:
     """Run a worker until the process is asked to stop."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     async with database_of(settings) as database:
         parts = WorkerParts(settings, database, vault_of(settings), await connect(settings))
-        async with running_worker(parts):
-            logger.info("The worker polls task queue %s.", settings.task_queue)
-            await stop.wait()
-            logger.info("The worker stops; running calls have %s s to finish.", settings.drain_s)
+        await run_until_stopped(parts)
+
+
+async def run_until_stopped(parts: WorkerParts) -> None:
+    """Run a worker until a signal comes, and let its running calls finish for the drain time.
+
+    What runs then goes to another worker, or is unknown where it was sent and its answer cannot be fetched.
+    A second signal does the same at once; a third ends the process where it stands.
+    """
+    stop = asyncio.Event()
+
+    def ask() -> None:
+        if not stop.is_set():
+            stop.set()
+        elif not parts.urgent.is_set():
+            parts.urgent.set()
+        else:
+            os._exit(1)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask)
+    async with running_worker(parts):
+        logger.info("The worker polls task queue %s.", parts.settings.task_queue)
+        await stop.wait()
+        logger.info("The worker stops; running calls have %s s to finish.", parts.settings.drain_s)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated
@@ -61,7 +62,9 @@ def serve(options: ServeOptions) -> None:
     run_process(run_serve(options), options.log_level)
 
 
-async def run_serve(options: ServeOptions) -> None:
+async def run_serve(
+    options: ServeOptions, open_database: Callable[[Settings], Database] = database_of
+) -> None:
     """Run until the process is told to stop.
 
     Raises:
@@ -72,7 +75,7 @@ async def run_serve(options: ServeOptions) -> None:
     async with AsyncExitStack() as stack:
         stack.enter_context(refusals(settings))
         listener = stack.enter_context(bind(options.host, options.port))
-        database = await stack.enter_async_context(database_of(settings))
+        database = await stack.enter_async_context(open_database(settings))
         await _require_current(database)
         vault = vault_of(settings)
         client = await (connect_now(settings) if options.with_worker else connect_later(settings))

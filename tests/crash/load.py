@@ -1,21 +1,24 @@
 """Agents that ask for rounds through every crash, and the judge who compares answers with the log."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import httpx
+from sqlalchemy import select
 
-from models.database import ReadSession
+from activities.ledger import MAX_SENDS
+from models.database import Database, ReadSession
 from models.invocation import ToolInvocation
+from models.round import Round
 from models.send import load_sends
 from tests.crash.cluster import Cluster
 
 CLASSES = ("unsafe", "safe", "keyed")
 ENDED = {"completed", "canceled", "failed", "abandoned"}
-BOUND_S = 150.0
+BOUND_S = 180.0
 """How long a round may take to end, whatever was killed: reconciliation included."""
 
 
@@ -36,7 +39,7 @@ def round_of(per_class: int, tool: str = "work", classes: Iterable[str] = CLASSE
     )
 
 
-async def ask(cluster: Cluster, asked: AskedRound, hold_s: float) -> None:
+async def ask(cluster: Cluster, asked: AskedRound, hold_s: float, wait_s: float = 5) -> None:
     """Ask until the round has ended or was refused for good, as an agent with an Idempotency-Key does."""
     tool = asked.key.split("-")[0]
     calls = [
@@ -52,7 +55,9 @@ async def ask(cluster: Cluster, asked: AskedRound, hold_s: float) -> None:
         while asked.answer is None and asked.refused is None:
             try:
                 response = await http.post(
-                    f"{cluster.api_url}/v1/rounds", json={"tool_calls": calls, "wait": 5}, headers=headers
+                    f"{cluster.api_url}/v1/rounds",
+                    json={"tool_calls": calls, "wait": wait_s},
+                    headers=headers,
                 )
             except httpx.TransportError:
                 await asyncio.sleep(0.1)
@@ -66,24 +71,25 @@ def take(asked: AskedRound, response: httpx.Response) -> None:
     if response.status_code == 200 and body["state"] in ENDED:
         asked.answer = body
     elif response.status_code not in {200, 202}:
-        code = body["error"]["code"]
-        # The database being away is worth another try; anything else is for good.
-        if code not in {"database_busy", "internal_error"}:
-            asked.refused = code
+        error = body["error"]
+        # The database being away is worth another try, and so is what says so; anything else is for good.
+        if not error["retryable"] and error["code"] != "internal_error":
+            asked.refused = error["code"]
 
 
-async def judge(cluster: Cluster, rounds: Iterable[AskedRound]) -> list[str]:
-    """Return every way in which an answer is not what the upstream's log says."""
+async def judge(cluster: Cluster, rounds: Sequence[AskedRound]) -> list[str]:
+    """Return every way in which an answer is not what the upstream's log, or the ledger, says."""
+    async with Database(cluster.database_url) as database:
+        faults = await database.read(left_open, rounds)
     log = (await cluster.upstream_log())["log"]
     received: dict[str, int] = {}
     ran: dict[str, int] = {}
     for entry in log:
         received[entry["nonce"]] = received.get(entry["nonce"], 0) + 1
         ran[entry["nonce"]] = ran.get(entry["nonce"], 0) + (entry["ran_at"] is not None)
-    faults: list[str] = []
     for asked in rounds:
         if asked.refused is not None:
-            if asked.refused not in {"engine_unavailable", "round_abandoned"}:
+            if asked.refused != "round_abandoned":
                 faults.append(f"round {asked.key} was refused: {asked.refused}")
             faults += [f"{n} arrived after a 503" for _, n in asked.nonces if received.get(n)]
             continue
@@ -112,10 +118,10 @@ def _faults_of(name: str, result: dict[str, Any], received: int, ran: int) -> li
     return faults
 
 
-def left_open(session: ReadSession) -> list[str]:
-    """Return what the ledger holds that contradicts itself once every round has ended."""
+def left_open(session: ReadSession, rounds: Iterable[AskedRound]) -> list[str]:
+    """Return what the ledger holds of these rounds that contradicts itself once every one has ended."""
     faults: list[str] = []
-    for invocation in session.query(ToolInvocation):
+    for invocation in invocations_of(session, rounds):
         sends = load_sends(session, invocation.id)
         key = invocation.idempotency_key
         if invocation.status.value == "running":
@@ -123,15 +129,13 @@ def left_open(session: ReadSession) -> list[str]:
         doubtful = any(send.may_have_run for send in sends)
         if invocation.status.value != "succeeded" and doubtful and invocation.outcome.value == "known":
             faults.append(f"{key} is known although a send of it may have run")
+        name = (invocation.error or {}).get("details", {}).get("tool", "")
+        if invocation.status.value == "failed" and not name.startswith("unsafe") and len(sends) < MAX_SENDS:
+            faults.append(f"{key} failed although it may be repeated and a send was left to it")
     return faults
 
 
-def repeated_in_vain(session: ReadSession) -> int:
-    """Return how many safe or keyed calls failed although a send was left to them."""
-    count = 0
-    for invocation in session.query(ToolInvocation):
-        sends = load_sends(session, invocation.id)
-        name = (invocation.error or {}).get("details", {}).get("tool", "")
-        if invocation.status.value == "failed" and not name.startswith("unsafe") and len(sends) < 3:
-            count += 1
-    return count
+def invocations_of(session: ReadSession, rounds: Iterable[AskedRound]) -> list[ToolInvocation]:
+    keys = [asked.key for asked in rounds]
+    query = select(ToolInvocation).join(Round, Round.id == ToolInvocation.round_id)
+    return list(session.scalars(query.where(Round.round_key.in_(keys))))

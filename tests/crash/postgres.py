@@ -61,6 +61,16 @@ class MortalPostgres:
             time.sleep(0.2)
         raise TimeoutError(f"PostgreSQL did not start: {(self.folder / 'server.log').read_text()[-1000:]}")
 
+    @property
+    def pid(self) -> int:
+        """The process whose end is the server's."""
+        return 0 if self._process is None else self._process.pid
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the server has ended by itself."""
+        if self._process is not None:
+            self._process.wait(timeout_s)
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
