@@ -79,7 +79,8 @@ class ChatLease(Base):
     __tablename__ = "chat_leases"
 
     id: Mapped[str] = mapped_column(PublicId, primary_key=True, default=new_id)
-    key_id: Mapped[str] = mapped_column(PublicId, ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    key_id: Mapped[str] = mapped_column(PublicId, index=True)
+    """No foreign key: whoever inserts a lease holds the account and must not wait for the key's row."""
     expires_at: Mapped[datetime]
 
 
@@ -138,6 +139,10 @@ _WRITE_IF_FREE = (
         }
     )
     .returning(_QUOTAS.c.last_running)
+)
+_CLOSE_LEASE = _LEASES.delete().where(
+    _LEASES.c.key_id == bindparam("key"),
+    (_LEASES.c.id == bindparam("lease")) | (_LEASES.c.expires_at <= bindparam("now")),
 )
 _GIVE_BACK = (
     _QUOTAS.update()
@@ -281,12 +286,9 @@ def count_running(session: Session, key_id: str, now: datetime | None = None) ->
 
 
 def close_lease(session: WriteSession, key_id: str, lease_id: str) -> None:
-    """Count a chat request as running no more, and sweep those of the key that ended by themselves."""
-    session.connection().execute(
-        _LEASES.delete().where(
-            _LEASES.c.key_id == key_id, (_LEASES.c.id == lease_id) | (_LEASES.c.expires_at <= utc_now())
-        )
-    )
+    """Count a chat request as running no more, and sweep those of its key that ended by themselves."""
+    values = {"key": key_id, "lease": lease_id, "now": utc_now()}
+    session.connection().execute(_CLOSE_LEASE, values)
 
 
 def _taken(connection: Connection, key_id: str) -> Mapping[str, Any] | None:

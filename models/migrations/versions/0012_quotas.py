@@ -63,9 +63,6 @@ def upgrade() -> None:
         sa.Column("id", ID, nullable=False),
         sa.Column("key_id", ID, nullable=False),
         sa.Column("expires_at", TIME, nullable=False),
-        sa.ForeignKeyConstraint(
-            ["key_id"], ["api_keys.id"], name=op.f("fk_chat_leases_key_id"), ondelete="CASCADE"
-        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_chat_leases")),
     )
     op.create_index(op.f("ix_chat_leases_key_id"), "chat_leases", ["key_id"])
