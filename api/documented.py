@@ -14,6 +14,7 @@ from api.schemas.calls import StartRoundBody, ToolCallBody
 from api.schemas.chat import ChatBody
 from api.schemas.connections import ConnectionSettings, CreateConnectionBody, PutOverlaysBody
 from api.schemas.errors import ErrorBody
+from api.schemas.guardrails import PutGuardrailsBody
 from api.schemas.keys import CreateKeyBody, EditKeyBody, PutToolConfigBody, RotateSecretBody
 from api.schemas.programs import (
     CreateConversationBody,
@@ -90,6 +91,7 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     VerifyAuditBody,
     PruneAuditBody,
     PutArgumentRulesBody,
+    PutGuardrailsBody,
 )
 """Every body that a route reads by itself."""
 

@@ -67,7 +67,7 @@ def _problem(guardrail: JSON) -> _Problem:
         return unknown[0][:100], "is no field of a guardrail"
     if not isinstance(guardrail["name"], str) or not _NAME.fullmatch(guardrail["name"]):
         return "name", "is 1 to 64 lower-case letters, digits, hyphens and underscores"
-    if guardrail["kind"] not in set(GuardrailKind):
+    if guardrail["kind"] not in list(GuardrailKind):
         return "kind", f"is one of {', '.join(GuardrailKind)}"
     for check in (_stages_problem, _selector_problem, _timeout_problem, _settings_problem, _secret_problem):
         found = check(guardrail)

@@ -23,6 +23,8 @@ app = typer.Typer()
 SIGNS = {Action.CREATE: "+", Action.EDIT: "~", Action.REMOVE: "-"}
 
 
+GUARDRAILS = "/api/v1/guardrails"
+
 REQUESTS = {
     (Kind.CONNECTION, Action.CREATE): ("POST", CONNECTIONS),
     (Kind.CONNECTION, Action.EDIT): ("PATCH", f"{CONNECTIONS}/{{name}}"),
@@ -36,6 +38,7 @@ REQUESTS = {
     (Kind.QUOTA, Action.EDIT): ("PUT", "/api/v1/mcp/keys/{key}/quota"),
     (Kind.QUOTA, Action.REMOVE): ("DELETE", "/api/v1/mcp/keys/{key}/quota"),
     (Kind.OVERLAYS, Action.EDIT): ("PUT", OVERLAYS),
+    (Kind.GUARDRAILS, Action.EDIT): ("PUT", GUARDRAILS),
 }
 """Method and path of every change that a plan can hold."""
 
@@ -104,6 +107,9 @@ def read_current(server: Server, document: Document) -> Current:
     keys = {key["name"]: key for key in server.pages(KEYS)}
     wanted = {name: key for name, key in (document.keys or {}).items() if name in keys}
     overlays = server.get(OVERLAYS)
+    guardrails: dict[str, Any] = {"guardrails": [], "etag": None}
+    if document.guardrails is not None:
+        guardrails = server.get(GUARDRAILS)
     connections = {found["name"]: found for found in server.pages(CONNECTIONS)}
     return Current(
         connections=connections,
@@ -126,6 +132,8 @@ def read_current(server: Server, document: Document) -> Current:
         ),
         overlays=overlays["overlays"],
         overlays_etag=overlays["etag"],
+        guardrails=guardrails["guardrails"],
+        guardrails_etag=guardrails["etag"],
     )
 
 

@@ -17,6 +17,7 @@ from governance.canonical import JSON
 from governance.decision import RequestFilterMode
 from governance.execution_policy import overlay_problem
 from governance.filters import tool_list_problem
+from governance.guardrail_settings import guardrails_problem
 from governance.names import check_connection_name
 from governance.quotas import money_text, money_units
 
@@ -156,12 +157,15 @@ class Document(BaseModel):
     keys: dict[Annotated[str, Field(min_length=1, max_length=100)], KeyDocument] | None = None
     overlays: Annotated[list[dict[str, Any]], Field(max_length=1000)] | None = None
     argument_rules: ArgumentRulesDocument | None = None
+    guardrails: list[Any] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in self.connections or {}:
             if problem := check_connection_name(name):
                 raise ValueError(problem)
+        if self.guardrails is not None and (found := guardrails_problem(self.guardrails)):
+            raise ValueError(f"{found.path}: {found.problem}")
         for number, overlay in enumerate(self.overlays or ()):
             if problem := overlay_problem(overlay):
                 raise ValueError(f"overlays[{number}]: {problem}")
@@ -190,6 +194,11 @@ def read_document(value: JSON, secrets: Mapping[tuple[str, ...], str]) -> Docume
     for name, key in (document.keys or {}).items():
         if key.secret is not None and ("keys", name, "secret") not in secrets:
             raise DocumentProblem(f"keys.{name}.secret: write env:NAME or file:PATH, never the secret itself")
+    for number, guardrail in enumerate(document.guardrails or ()):
+        if guardrail.get("secret") is not None and ("guardrails", str(number), "secret") not in secrets:
+            raise DocumentProblem(
+                f"guardrails[{number}].secret: write env:NAME or file:PATH, never the secret itself"
+            )
     return document
 
 

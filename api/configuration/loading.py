@@ -66,8 +66,8 @@ def parse_yaml(text: str) -> JSON:
 class References:
     """Replaces `env:NAME` and `file:PATH` by what they refer to, and remembers where that was.
 
-    Values are resolved where secrets may stand: in connections and as a key's secret. A file's path is taken
-    from the folder of the configuration file.
+    Values are resolved where secrets may stand: in connections and as a key's or a guardrail's secret. A
+    file's path is taken from the folder of the configuration file.
     """
 
     folder: Path
@@ -85,9 +85,19 @@ class References:
         resolved = dict(value)
         if "connections" in value:
             resolved["connections"] = self.walk(value["connections"], ("connections",))
+        if is_array(value.get("guardrails")):
+            resolved["guardrails"] = [
+                self._guardrail(number, found) for number, found in enumerate(value["guardrails"])
+            ]
         if is_object(value.get("keys")):
             resolved["keys"] = {name: self._key(name, key) for name, key in value["keys"].items()}
         return resolved
+
+    def _guardrail(self, number: int, guardrail: JSON) -> JSON:
+        if not is_object(guardrail) or "secret" not in guardrail:
+            return guardrail
+        place = ("guardrails", str(number), "secret")
+        return {**guardrail, "secret": self.walk(guardrail["secret"], place)}
 
     def _key(self, name: str, key: JSON) -> JSON:
         if not is_object(key) or "secret" not in key:

@@ -1,5 +1,6 @@
 """What has to change so that a gateway is as a document says. Pure: no I/O."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +31,7 @@ class Kind(StrEnum):
     QUOTA = "quota"
     OVERLAYS = "overlays"
     RULES = "rules"
+    GUARDRAILS = "guardrails"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Current:
         default_factory=dict[tuple[str, str], Mapping[str, JSON]]
     )
     """Argument rules as shown, by section and name; what is not there yet has none."""
+    guardrails: Sequence[JSON] = ()
+    guardrails_etag: str | None = None
 
 
 def plan(
@@ -108,6 +112,7 @@ def plan(
         body = {"overlays": document.overlays}
         changes.append(Change(Action.EDIT, Kind.OVERLAYS, "tools", body, (change,), current.overlays_etag))
     changes += _rules(document, current)
+    changes += _guardrails(document, current)
     if prune:
         changes += _removals(document, current)
     return tuple(changes)
@@ -206,6 +211,27 @@ def _rules(document: Document, current: Current) -> Iterator[Change]:
             yield Change(
                 Action.EDIT, Kind.RULES, f"{section}/{name}", {"rules": wanted}, (change,), shown["etag"]
             )
+
+
+def _guardrails(document: Document, current: Current) -> Iterator[Change]:
+    if document.guardrails is None:
+        return
+    hashes = {found["name"]: found.get("secret_hash") for found in current.guardrails}
+    wanted = [_hashed(guardrail, hashes) for guardrail in document.guardrails]
+    if list(current.guardrails) != wanted:
+        change = FieldChange("guardrails", list(current.guardrails), wanted)
+        body = {"guardrails": document.guardrails}
+        yield Change(Action.EDIT, Kind.GUARDRAILS, "all", body, (change,), current.guardrails_etag)
+
+
+def _hashed(guardrail: Mapping[str, JSON], hashes: Mapping[str, str | None]) -> dict[str, JSON]:
+    """Return a guardrail as it would be shown: its secret by its SHA-256; one that is not named stays."""
+    shown = {name: value for name, value in guardrail.items() if value is not None and name != "secret"}
+    secret = guardrail.get("secret")
+    hash_ = hashes.get(guardrail["name"])
+    if secret is not None:
+        hash_ = hashlib.sha256(secret.encode()).hexdigest()
+    return shown if hash_ is None else {**shown, "secret_hash": hash_}
 
 
 def _removals(document: Document, current: Current) -> Iterator[Change]:

@@ -72,10 +72,16 @@ async def audit(database: Database) -> list[AuditEvent]:
     )
 
 
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with Database(database_url) as opened:
+        yield opened
+
+
 async def test_redacted_arguments_are_all_that_is_sent_stored_and_digested(
-    sqlite_database: Database, temporal_client: Client, task_queue: str
+    database: Database, temporal_client: Client, task_queue: str
 ) -> None:
-    world = await build_world(sqlite_database, PLAN)
+    world = await build_world(database, PLAN)
     seen: list[JSON] = []
 
     async def script(call: OpenCall) -> JSON:
@@ -83,13 +89,13 @@ async def test_redacted_arguments_are_all_that_is_sent_stored_and_digested(
         return text_result("done")
 
     runner = ScriptedRunner(script)
-    async with bench(temporal_client, sqlite_database, task_queue, [REDACTION], runner=runner) as rounds:
+    async with bench(temporal_client, database, task_queue, [REDACTION], runner=runner) as rounds:
         record, result = await rounds.run(world.key_id, [Call("files-read", {"to": MAIL, "n": 1})])
 
     assert seen == [{"to": "[redacted:email]", "n": 1}]
     assert (record.statuses(), result.succeeded) == (["succeeded"], 1)
-    assert MAIL not in await payloads(sqlite_database)
-    rows = await audit(sqlite_database)
+    assert MAIL not in await payloads(database)
+    rows = await audit(database)
     assert [row.kind for row in rows] == [
         AuditKind.CALL_ADMITTED,
         AuditKind.CALL_GUARDED,
