@@ -5,7 +5,7 @@ twice: the wrapper may send it again after a crash.
 """
 
 from activities.ledger import CallOutcome, OpenCall
-from activities.runner import SendGate
+from activities.runner import SendGate, no_runner
 from governance.admission import call_error
 from governance.canonical import JSON, canonical_bytes
 from governance.codes import Classification, ErrorCode, InvocationStatus, SendOutcome
@@ -14,6 +14,9 @@ from governance.subagents import SPAWN
 from models.database import Database
 from models.invocation import Settlement
 from models.spawning import SpawnRequest, SpawnRule, SubagentRefused, list_subagents, spawn_subagent
+
+BUILT_IN_TOOLS = frozenset({SPAWN, LIST})
+"""The tools that this release has; a snapshot of another release may name others."""
 
 
 class CoreMatrixRunner:
@@ -25,6 +28,8 @@ class CoreMatrixRunner:
 
     async def run(self, call: OpenCall, gate: SendGate) -> CallOutcome:
         """Make the call; its effect is committed whole or not at all."""
+        if call.snapshot.upstream_name not in BUILT_IN_TOOLS:
+            return no_runner(call)
         await gate.before_send(None)
         try:
             result = await self._effect(call)
@@ -39,9 +44,7 @@ class CoreMatrixRunner:
         if tool == SPAWN:
             request = SpawnRequest.of(round_id, call.invocation_id, call.arguments)
             return await self._database.write(spawn_subagent, request)
-        if tool == LIST:
-            return await self._database.read(list_subagents, round_id)
-        raise LookupError(f"There is no built-in tool {tool!r}; its snapshot comes from another release.")
+        return await self._database.read(list_subagents, round_id)
 
 
 def _refused(call: OpenCall, rule: SpawnRule) -> CallOutcome:

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from activities.ledger import CallOutcome, OpenCall
+from governance.admission import call_error
 from governance.canonical import JSON
+from governance.codes import Classification, ErrorCode, InvocationStatus, SendOutcome
+from governance.modes import SourceKind
+from models.invocation import Settlement
 
 
 class SendGate(Protocol):
@@ -51,3 +55,22 @@ class Runner(Protocol):
             RepeatLaterError: another attempt may follow.
         """
         ...
+
+
+def runner_of(runners: Mapping[SourceKind, Runner], source_kind: str) -> Runner | None:
+    """Return the runner of a source kind as a snapshot names it; None where there is none.
+
+    A worker of another release may have frozen a kind that this one does not know.
+    """
+    return next((runner for kind, runner in runners.items() if kind.value == source_kind), None)
+
+
+def no_runner(call: OpenCall) -> CallOutcome:
+    """Say that nothing here can make a call: it was not sent, and trying again changes nothing."""
+    details: dict[str, JSON] = {
+        "tool": call.snapshot.exposed_name,
+        "source_kind": call.snapshot.source_kind,
+        "outcome": "not_sent",
+    }
+    error = call_error(ErrorCode.NO_RUNNER, details, Classification.RUNTIME)
+    return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)

@@ -28,7 +28,7 @@ from activities.ledger import (
     unknown_outcome,
 )
 from activities.opening import NotThisCallError, open_call
-from activities.runner import RepeatLaterError, Runner
+from activities.runner import RepeatLaterError, Runner, no_runner, runner_of
 from activities.send_gate import LedgerGate
 from activities.slots import BUSY, CallBusyError, SlotLeases
 from governance.admission import call_error
@@ -217,7 +217,10 @@ class ToolCalls:
             return await self._repeat_later(call, gate, RepeatLaterError(_not_sent(call), None), cause=error)
 
     async def _run(self, call: OpenCall, gate: LedgerGate, flight: Flight) -> CallOutcome:
-        runner = self._runners[SourceKind(call.snapshot.source_kind)]
+        runner = runner_of(self._runners, call.snapshot.source_kind)
+        if runner is None:
+            await gate.close()
+            return no_runner(call)
         flight.runner = asyncio.create_task(runner.run(call, gate))
         try:
             # Waiting on the task keeps an answer that comes together with a cancel: the answer wins.

@@ -28,6 +28,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
     ErrorCode.TOOL_NOT_ALLOWED: (403,),
     ErrorCode.IMPLEMENTATION_NOT_ALLOWED: (403,),
     ErrorCode.SUBAGENT_REFUSED: (409,),
+    ErrorCode.NO_RUNNER: (409,),
     ErrorCode.GUARDRAIL_BLOCKED: (403,),
     ErrorCode.APPROVAL_UNAVAILABLE: (403,),
     ErrorCode.APPROVAL_DENIED: (403,),

@@ -24,6 +24,7 @@ class ErrorCode(StrEnum):
     TOOL_NOT_ALLOWED = "tool_not_allowed"
     IMPLEMENTATION_NOT_ALLOWED = "implementation_not_allowed"
     SUBAGENT_REFUSED = "subagent_refused"
+    NO_RUNNER = "no_runner"
     GUARDRAIL_BLOCKED = "guardrail_blocked"
     APPROVAL_UNAVAILABLE = "approval_unavailable"
     APPROVAL_DENIED = "approval_denied"

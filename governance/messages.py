@@ -79,6 +79,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "Tool {tool} may not be bound to {implementation}; the rule is {rule}.",
         "工具 {tool} 不能绑定到实现 {implementation}；规则：{rule}。",
     ),
+    ErrorCode.NO_RUNNER: (
+        "Nothing here makes calls of {tool}: its source is {source_kind}. It was not sent.",
+        "此处无法执行对工具 {tool} 的调用：其来源为 {source_kind}。未发送任何内容。",
+    ),
     ErrorCode.SUBAGENT_REFUSED: (
         "{tool} did not start a subagent; the rule is {rule}.",
         "{tool} 未启动子代理；规则：{rule}。",

@@ -30,7 +30,7 @@ from models.subagent import (
     find_spawned_by,
     load_owned,
 )
-from models.task import NewTask, Task, TaskKind, TaskRefused, create_task
+from models.task import NewTask, Task, TaskKind, create_task
 
 
 class SpawnRule(StrEnum):
@@ -40,7 +40,6 @@ class SpawnRule(StrEnum):
     CONVERSATION_NOT_ACTIVE = "conversation_not_active"
     UNKNOWN_PROFILE = "unknown_profile"
     NO_TURN = "no_turn"
-    TASK_REFUSED = "task_refused"
 
 
 class SubagentRefused(Exception):
@@ -109,10 +108,7 @@ def spawn_subagent(session: WriteSession, request: SpawnRequest) -> dict[str, JS
         execution_runtime_id=None if task is None else task.execution_runtime_id,
         input={"content": request.content, "task_payload": request.task_payload},
     )
-    try:
-        create_task(session, new)
-    except TaskRefused as refused:
-        raise SubagentRefused(SpawnRule.TASK_REFUSED) from refused
+    create_task(session, new)
     return _spawned(session, child)
 
 

@@ -1,6 +1,6 @@
 """Rounds of programs run by a real worker: the built-in tools are real, those of connections scripted."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -71,7 +71,9 @@ def _settled(session: ReadSession, invocation: ToolInvocation) -> tuple[str, JSO
 
 
 @asynccontextmanager
-async def rounds_on(client: Client, database: Database, task_queue: str) -> AsyncIterator[Rounds]:
+async def rounds_on(
+    client: Client, database: Database, task_queue: str, without: Collection[SourceKind] = ()
+) -> AsyncIterator[Rounds]:
     rounds = Rounds(client, database, task_queue)
 
     async def answer(call: OpenCall) -> JSON:
@@ -87,6 +89,7 @@ async def rounds_on(client: Client, database: Database, task_queue: str) -> Asyn
         SourceKind.MCP: ScriptedRunner(answer),
         SourceKind.CORE_MATRIX: CoreMatrixRunner(database),
     }
+    runners = {kind: runner for kind, runner in runners.items() if kind not in without}
     finalizer = RoundFinalizer(database)
     worker = Worker(
         client,
