@@ -24,7 +24,7 @@ from governance.codes import (
 from governance.resolutions import effective_status
 from models.database import Database, WriteSession
 from models.ending import CallStanding, end_round, load_standings
-from models.invocation import Settlement, ToolInvocation, lock_open_invocations
+from models.invocation import Settlement, lock_open_invocations
 from models.round import HeldRound, NewEvent, RoundCall, hold_round, load_round_calls
 from models.send import load_doubtful
 from models.slot import drop_waiting
@@ -105,14 +105,14 @@ def finalize(session: WriteSession, request: FinalizeRound) -> FinalizedRound:
     not_sent (or canceled); if something was, nobody knows whether it ran. A round that has ended already
     stays as it is, and so do calls of it that an operator has had made again.
     """
-    open_rows = lock_open_invocations(session, request.round_id)
+    open_ids = lock_open_invocations(session, request.round_id)
     row = hold_round(session, request.round_id)
     replaced = request.workflow_id not in ("", row.workflow_id)
     if replaced or row.state in TERMINAL_ROUND_STATES:
         return _count(row.state, load_standings(session, row.id))
-    if open_rows:
+    if open_ids:
         calls = load_round_calls(session, row.id)
-        _settle_abandoned(session, row, calls, open_rows, canceled=request.canceled)
+        _settle_abandoned(session, row, calls, open_ids, canceled=request.canceled)
     if request.canceled:
         drop_waiting(session, row.workflow_id)
     counts = _count(request.state, load_standings(session, row.id))
@@ -129,8 +129,8 @@ def settle_lost(session: WriteSession, request: SettleLost) -> LostCalls:
         if call.position in request.positions and call.invocation_id is not None
     ]
     ids = {call.invocation_id for call in calls if call.invocation_id is not None}
-    open_rows = lock_open_invocations(session, request.round_id, ids)
-    _settle_abandoned(session, hold_round(session, request.round_id), calls, open_rows, canceled=False)
+    open_ids = lock_open_invocations(session, request.round_id, ids)
+    _settle_abandoned(session, hold_round(session, request.round_id), calls, open_ids, canceled=False)
     lost = {call.position for call in calls}
     standings = load_standings(session, request.round_id)
     return LostCalls([call.position for call in standings if call.position in lost and call.is_open_question])
@@ -140,19 +140,19 @@ def _settle_abandoned(
     session: WriteSession,
     row: HeldRound,
     calls: Sequence[RoundCall],
-    open_rows: Sequence[ToolInvocation],
+    open_ids: Sequence[str],
     *,
     canceled: bool,
 ) -> None:
     by_invocation = {call.invocation_id: call for call in calls}
     # Their rows are held: nothing can be marked as sent from here on.
-    doubtful = load_doubtful(session, [invocation.id for invocation in open_rows])
-    for invocation in open_rows:
-        call = by_invocation.get(invocation.id)
+    doubtful = load_doubtful(session, open_ids)
+    for invocation_id in open_ids:
+        call = by_invocation.get(invocation_id)
         if call is None:
             continue
         place = SettledPlace(
-            invocation_id=invocation.id,
+            invocation_id=invocation_id,
             round_id=row.id,
             position=call.position,
             stage=call.stage,
@@ -161,7 +161,7 @@ def _settle_abandoned(
             actor=row.key_id,
         )
         stopped = canceled or call.cancel_requested_at is not None
-        was_sent = invocation.id in doubtful
+        was_sent = invocation_id in doubtful
         settle_as(session, place, _abandoned(call.tool_name, was_sent=was_sent, canceled=stopped))
 
 

@@ -1,10 +1,10 @@
 """What became of a round, read from the database: result rows, and messages ready to append."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from governance.admission import call_error
@@ -20,9 +20,9 @@ from governance.content import cut_content, error_content, message_content
 from governance.failures import CallError
 from governance.messages import Language, message_for
 from governance.resolutions import ResolutionKind
-from models.invocation import ToolInvocation, load_invocations
-from models.payload import load_payload
-from models.round import Round, RoundCall, load_round_calls
+from models.invocation import ToolInvocation
+from models.payload import Payload, load_payload
+from models.round import Round, RoundCall
 
 REFUSED = "refused"
 """Status of a call that was not admitted."""
@@ -107,12 +107,30 @@ class RoundAnswer:
         }
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A call of a round, its invocation if it was made, and the result that the tool gave."""
+
+    call: RoundCall
+    invocation: ToolInvocation | None
+    content: bytes | None
+
+
+_MADE = (
+    select(RoundCall, ToolInvocation, Payload.content)
+    .outerjoin(ToolInvocation, ToolInvocation.id == RoundCall.invocation_id)
+    .outerjoin(Payload, Payload.digest == ToolInvocation.response_digest)
+    .where(RoundCall.round_id == bindparam("round"))
+    .order_by(RoundCall.position)
+)
+
+
 def load_answer(session: Session, row: Round, inline_max_bytes: int) -> RoundAnswer:
     """Read what became of a round; contents longer than `inline_max_bytes` are cut, with a link."""
-    invocations = load_invocations(session, row.id)
+    made = session.execute(_MADE, {"round": row.id}).all()
     results = tuple(
-        _result_of(session, row, call, invocations, inline_max_bytes)
-        for call in load_round_calls(session, row.id)
+        _result_of(session, row, _Made(call, invocation, content), inline_max_bytes)
+        for call, invocation, content in made
     )
     return RoundAnswer(
         round_id=row.id,
@@ -134,17 +152,11 @@ def result_link(invocation_id: str) -> str:
     return f"/v1/invocations/{invocation_id}/result"
 
 
-def _result_of(
-    session: Session,
-    row: Round,
-    call: RoundCall,
-    invocations: Mapping[str, ToolInvocation],
-    inline_max_bytes: int,
-) -> CallResult:
+def _result_of(session: Session, row: Round, made: _Made, inline_max_bytes: int) -> CallResult:
+    call, invocation = made.call, made.invocation
     if call.refusal is not None:
         refusal = CallError.from_json(call.refusal)
         return CallResult(call.call_id, call.tool_name, REFUSED, error_content(refusal), error=refusal)
-    invocation = invocations.get(call.invocation_id or "")
     if invocation is None:
         return _never_started(row, call)
     error = None if invocation.error is None else CallError.from_json(invocation.error)
@@ -153,7 +165,7 @@ def _result_of(
         tool_call_id=call.call_id,
         tool=call.tool_name,
         status=invocation.status.value,
-        content=_content(session, call, invocation, error, inline_max_bytes) if settled else None,
+        content=_content(session, made, invocation, error, inline_max_bytes) if settled else None,
         outcome=invocation.outcome.value if settled else None,
         error=error,
         is_error=invocation.is_error,
@@ -192,21 +204,21 @@ def _never_started(row: Round, call: RoundCall) -> CallResult:
 
 def _content(
     session: Session,
-    call: RoundCall,
+    made: _Made,
     invocation: ToolInvocation,
     error: CallError | None,
     inline_max_bytes: int,
 ) -> str:
+    stored = made.content
     # What an operator found out later is what the model is told.
     resolved: str | None = (invocation.resolution or {}).get("result_digest")
-    digest = invocation.response_digest or resolved
-    if digest is not None:
-        stored = load_payload(session, digest)
-        if stored is not None:
-            text = message_content(json.loads(stored))
-            return cut_content(text, inline_max_bytes, result_link(invocation.id))
+    if invocation.response_digest is None and resolved is not None:
+        stored = load_payload(session, resolved)
+    if stored is not None:
+        text = message_content(json.loads(stored))
+        return cut_content(text, inline_max_bytes, result_link(invocation.id))
     # A settled call has a response or an error; a payload that was purged leaves neither.
-    shown = error or call_error(ErrorCode.INTERNAL_ERROR, {"tool": call.tool_name})
+    shown = error or call_error(ErrorCode.INTERNAL_ERROR, {"tool": made.call.tool_name})
     return error_content(shown)
 
 

@@ -21,7 +21,7 @@ from governance.resolutions import OnUnknown
 from models.base import new_id
 from models.database import DatabaseError, ReadSession, WriteSession
 from models.key import ApiKey
-from models.payload import store_payload
+from models.payload import store_payloads
 from models.reconciliation import may_be_repeated, repeat_round
 from models.round import (
     RequestedCall,
@@ -201,13 +201,10 @@ def _find_or_insert(session: WriteSession, key_id: str, asked: AskedRound) -> _S
     conversation_id = _conversation_of(session, key_id, asked)
     round_id = new_id()
     round_key = round_id if asked.idempotency_key is None else asked.idempotency_key
+    arguments = [canonical_bytes({"arguments": call.arguments}) for call in asked.calls]
     calls = [
-        RequestedCall(
-            call_id=call.id,
-            tool_name=call.name,
-            arguments_digest=store_payload(session, canonical_bytes({"arguments": call.arguments})),
-        )
-        for call in asked.calls
+        RequestedCall(call.id, call.name, digest)
+        for call, digest in zip(asked.calls, store_payloads(session, arguments), strict=True)
     ]
     requested = RequestedRound(
         workflow_id=workflow_id_of(key_id, round_key),

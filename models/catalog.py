@@ -15,7 +15,7 @@ from governance.modes import (
     SourceKind,
     select_implementation,
 )
-from models.connection import load_connections
+from models.connection import load_connection_rules
 from models.key import ApiKey, load_key_rules
 from models.tool import CatalogTool, load_approved, load_catalog
 
@@ -85,7 +85,7 @@ def load_context(
     """Read what decisions depend on, the tools left out."""
     return DecisionContext(
         key=load_key_rules(session, key),
-        connections={connection.name: connection.rules() for connection in load_connections(session)},
+        connections=load_connection_rules(session),
         request=request,
         profile_names=place.profile_names,
         withheld_names=place.withheld_names,

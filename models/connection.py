@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from governance.canonical import JSON
 from governance.codes import IdempotencyClass
 from governance.decision import ConnectionRules
-from models.base import Base, Configuration, EnumByValue, PublicId, new_id, utc_now
+from models.base import Base, Configuration, EnumByValue, PublicId, new_id, table_of, utc_now
 from models.database import WriteSession
 
 
@@ -234,3 +234,24 @@ _ALL = select(Connection).order_by(Connection.name)
 def load_connections(session: Session) -> tuple[Connection, ...]:
     """Return every connection by name."""
     return tuple(session.scalars(_ALL))
+
+
+_CONNECTIONS = table_of(Connection)
+_RULES = select(
+    _CONNECTIONS.c.name,
+    _CONNECTIONS.c.enabled,
+    _CONNECTIONS.c.tools_to_execute,
+    _CONNECTIONS.c.open_to_all_keys,
+    _CONNECTIONS.c.version,
+).order_by(_CONNECTIONS.c.name)
+
+
+def load_connection_rules(session: Session) -> dict[str, ConnectionRules]:
+    """Return what `decide` needs to know of every connection, by name: much less than the whole rows."""
+    rows = session.connection().execute(_RULES)
+    return {
+        name: ConnectionRules(
+            name, enabled, None if tools is None else tuple(tools), open_to_all, version or 0
+        )
+        for name, enabled, tools, open_to_all, version in rows
+    }

@@ -188,12 +188,11 @@ _SETTLE = (
 _SETTLE_OWN = _SETTLE.where(_INVOCATIONS.c.lease_token == bindparam("token"))
 _OF_ROUND = select(ToolInvocation).where(ToolInvocation.round_id == bindparam("round"))
 _OPEN_OF_ROUND = (
-    select(ToolInvocation)
-    .where(ToolInvocation.round_id == bindparam("round"), ToolInvocation.status == InvocationStatus.RUNNING)
+    select(_INVOCATIONS.c.id)
+    .where(_INVOCATIONS.c.round_id == bindparam("round"), _INVOCATIONS.c.status == InvocationStatus.RUNNING)
     # Always in this order, so that two transactions never wait for each other.
-    .order_by(ToolInvocation.id)
+    .order_by(_INVOCATIONS.c.id)
     .with_for_update()
-    .execution_options(populate_existing=True)
 )
 
 
@@ -388,10 +387,10 @@ def load_invocations(session: Session, round_id: str) -> dict[str, ToolInvocatio
 
 def lock_open_invocations(
     session: WriteSession, round_id: str, ids: Collection[str] | None = None
-) -> tuple[ToolInvocation, ...]:
-    """Return the running invocations of a round, or those of them in `ids`, and hold their rows.
+) -> tuple[str, ...]:
+    """Return the ids of the running invocations of a round, or of those in `ids`, and hold their rows.
 
     None of them can be marked as sent, taken over or settled by anyone else until the commit.
     """
-    query = _OPEN_OF_ROUND if ids is None else _OPEN_OF_ROUND.where(ToolInvocation.id.in_(list(ids)))
-    return tuple(session.scalars(query, {"round": round_id}))
+    query = _OPEN_OF_ROUND if ids is None else _OPEN_OF_ROUND.where(_INVOCATIONS.c.id.in_(list(ids)))
+    return tuple(session.connection().scalars(query, {"round": round_id}))

@@ -52,15 +52,11 @@ def store_payloads(session: WriteSession, contents: Sequence[bytes]) -> list[str
     now = utc_now()
     names = [digest(content) for content in contents]
     # In one order everywhere, so that two transactions that store the same never wait for each other.
-    rows: dict[str, bytes] = dict(sorted(zip(names, contents, strict=True)))
-    insert_ignoring_conflict(
-        session,
-        Payload,
-        *(
-            {"digest": name, "size": len(content), "content": content, "created_at": now}
-            for name, content in rows.items()
-        ),
-    )
+    rows: list[dict[str, object]] = [
+        {"digest": name, "size": len(content), "content": content, "created_at": now}
+        for name, content in sorted(dict(zip(names, contents, strict=True)).items())
+    ]
+    insert_ignoring_conflict(session, Payload, *rows)
     return names
 
 

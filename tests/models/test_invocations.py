@@ -161,7 +161,7 @@ async def test_only_running_invocations_are_open(database: Database, frozen: Fro
     await database.write(fail, ended, ERROR, InvocationOutcome.KNOWN)
 
     def open_ids(session: WriteSession, ids: set[str] | None = None) -> list[str]:
-        return [row.id for row in lock_open_invocations(session, frozen.round_id, ids)]
+        return list(lock_open_invocations(session, frozen.round_id, ids))
 
     assert await database.write(open_ids) == [running]
     assert await database.write(open_ids, {ended}) == []
