@@ -37,6 +37,8 @@ class Surroundings:
     """Whether an operator pinned the tool and what is stored of it now is not what was pinned."""
     is_programs: bool
     """Whether the tool is of a program version's catalog, which only its own callers are bound to."""
+    requires_approval: bool
+    """Whether an operator wants each call of the tool approved, since before the round or not."""
     sessions: Mapping[str, StoredSession]
     """The stored sessions that the call may turn out to use, by scope."""
 
@@ -49,6 +51,7 @@ _AROUND = (
         ToolImplementation.retired_at,
         IS_CHANGED,
         ToolDefinition.program_version_id,
+        ToolDefinition.requires_approval,
         *STORED_SESSION,
     )
     .select_from(ToolImplementation)
@@ -80,11 +83,18 @@ def look_around(
             **{f"scope_{number}": scope for number, scope in enumerate(scopes)},
         },
     ).all()
-    key, connection, digest, retired_at, broke_pin, version_id = found[0][:6]
-    stored: list[tuple[Any, ...]] = [row[6:] for row in found]
+    key, connection, digest, retired_at, broke_pin, version_id, requires_approval = found[0][:7]
+    stored: list[tuple[Any, ...]] = [row[7:] for row in found]
     sessions = {scope: StoredSession(*columns) for scope, *columns in stored if scope is not None}
-    tool = StoredTool(digest, retired_at)
-    return Surroundings(key, connection, tool, broke_pin, version_id is not None, sessions)
+    return Surroundings(
+        key=key,
+        connection=connection,
+        tool=StoredTool(digest, retired_at),
+        broke_pin=broke_pin,
+        is_programs=version_id is not None,
+        requires_approval=requires_approval,
+        sessions=sessions,
+    )
 
 
 def judge_again(session: Session, snapshot: ToolSnapshot, now: Surroundings) -> CallError | None:
@@ -103,7 +113,13 @@ def judge_again(session: Session, snapshot: ToolSnapshot, now: Surroundings) -> 
     )
     name = None if connection is None else connection.name
     withheld = CHANGED_SINCE_PINNED if now.broke_pin else None
-    tool = GovernedTool(snapshot.exposed_name, name, snapshot.upstream_name, withheld=withheld)
+    tool = GovernedTool(
+        exposed_name=snapshot.exposed_name,
+        connection=name,
+        upstream_name=snapshot.upstream_name,
+        requires_approval=now.requires_approval or snapshot.requires_approval,
+        withheld=withheld,
+    )
     match decide(context, tool):
         case Denied(level, code, reason):
             if level is Level.CATALOG:

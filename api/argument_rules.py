@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.changes import record_change
@@ -13,12 +12,9 @@ from api.etags import check_if_match, etag_of
 from api.routes.keys import load_key
 from governance.canonical import JSON
 from models.argument_rule import RuleOwner, replace_rules, revision_of, rules_of
-from models.connection import Connection
 from models.database import ReadSession, WriteSession
-from models.program import ProgramVersion
-from models.projection import reproject_connection
-from models.tool import ImplementationSource, ToolDefinition, ToolImplementation
-from models.version_projection import project_core, project_version
+from models.projection import hold_definition, reproject_connection, reproject_definition
+from models.tool import ToolDefinition
 
 
 @dataclass(frozen=True)
@@ -82,20 +78,10 @@ def put_tool_rules(
 ) -> Rules:
     """Set the rules of a tool, and project its catalog again, in whose snapshots they stand."""
     definition = _load_definition(session, definition_id)
-    # The catalog's rows are held first, as a sync does, so that the two take turns.
-    connections = _connections_of(session, definition)
-    for connection in connections:
-        session.refresh(connection, with_for_update=True)
-    session.refresh(definition, with_for_update=True)
+    hold_definition(session, definition)
     facts: dict[str, JSON] = {"definition": definition.id, "tool": definition.tool_name}
     shown = _put(session, definition, rules, if_match, (request_id, "put_tool_argument_rules", facts))
-    if definition.program_version_id is not None:
-        project_version(session, session.get_one(ProgramVersion, definition.program_version_id))
-    elif connections:
-        for connection in connections:
-            reproject_connection(session, connection)
-    else:
-        project_core(session)
+    reproject_definition(session, definition)
     return shown
 
 
@@ -130,15 +116,3 @@ def _load_definition(session: Session, definition_id: str) -> ToolDefinition:
     if definition is None:
         raise not_found("definition", definition_id)
     return definition
-
-
-def _connections_of(session: Session, definition: ToolDefinition) -> Sequence[Connection]:
-    """Return the connections that a tool of the gateway comes from; none for a built-in one."""
-    if definition.program_version_id is not None:
-        return ()
-    ids = (
-        select(ImplementationSource.connection_id)
-        .join(ToolImplementation, ToolImplementation.implementation_source_id == ImplementationSource.id)
-        .where(ToolImplementation.tool_definition_id == definition.id)
-    )
-    return session.scalars(select(Connection).where(Connection.id.in_(ids)).order_by(Connection.name)).all()

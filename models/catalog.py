@@ -104,7 +104,13 @@ def governed_tool(tool: CatalogTool, refused: RefusedImplementation | None = Non
         withheld = CHANGED_SINCE_PINNED
     # A tool of a connection that is gone must not pass for one that belongs to none.
     connection = tool.connection_name or "" if tool.source_kind is SourceKind.MCP else None
-    return GovernedTool(tool.exposed_name, connection, tool.upstream_name, withheld=withheld)
+    return GovernedTool(
+        tool.exposed_name,
+        connection,
+        tool.upstream_name,
+        requires_approval=tool.requires_approval,
+        withheld=withheld,
+    )
 
 
 def _selected(

@@ -1,16 +1,18 @@
 """Project what an MCP connection lists into the gateway's tools."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from governance.canonical import JSON, NotCanonicalError, canonical_bytes
-from governance.execution_policy import PolicyOverlay, PolicySubject, resolve_execution_policy
-from governance.names import exposed_name
-from governance.snapshots import ToolSnapshot
+from governance.canonical import NotCanonicalError, canonical_bytes
+from governance.execution_policy import PolicyOverlay
+from models.added_implementation import connections_added_to, refresh_added, retire_added
 from models.connection import Connection
+from models.connection_tools import MCP_TOOL_KIND, DeclaredTool, reference_of, snapshot_of, source_of
 from models.database import WriteSession
+from models.program import ProgramVersion
 from models.projecting import (
     Candidate,
     CatalogScope,
@@ -23,34 +25,31 @@ from models.projecting import (
     load_owned,
     project,
 )
-from models.tool import GovernanceMode, ImplementationSource, SourceKind
-from models.version_projection import project_version, versions_using
+from models.tool import (
+    GovernanceMode,
+    ImplementationSource,
+    SourceKind,
+    ToolDefinition,
+    ToolImplementation,
+)
+from models.version_projection import project_core, project_version, versions_using
 
 __all__ = [
     "MCP_TOOL_KIND",
     "DeclaredTool",
     "ProjectionReport",
+    "hold_definition",
     "load_overlays",
     "project_connection",
     "reproject_connection",
+    "reproject_definition",
     "retire_connection",
     "snapshot_of",
     "source_of",
 ]
 
-MCP_TOOL_KIND = "mcp_tool"
-"""The tool kind of everything that a connection lists."""
-
 LONGEST_NAME = 512
 """Characters in the longest upstream name that can be stored."""
-
-
-@dataclass(frozen=True)
-class DeclaredTool:
-    """A tool as its server lists it; `declared` has description, schemas and annotations, as JSON."""
-
-    upstream_name: str
-    declared: Mapping[str, JSON]
 
 
 def project_connection(
@@ -72,6 +71,9 @@ def project_connection(
             continue
         wanted[tool.upstream_name] = _wanted(connection, key, tool, overlays)
     project(session, CatalogScope(source=key), wanted.values(), changes)
+    changes.changed += refresh_added(
+        session, connection, {name: candidate.declared for name, candidate in _candidates(wanted)}
+    )
     return changes.report()
 
 
@@ -85,7 +87,7 @@ def reproject_connection(session: WriteSession, connection: Connection) -> Proje
     live = [
         DeclaredTool(implementation.upstream_name, implementation.declared)
         for definition, implementation in load_owned(session, CatalogScope(source=key), source.id)
-        if definition.retired_at is None and implementation.retired_at is None
+        if definition.retired_at is None and implementation.retired_at is None and not implementation.is_added
     ]
     report = project_connection(session, connection, live)
     of_programs = [
@@ -111,47 +113,27 @@ def retire_connection(session: WriteSession, connection_id: str) -> tuple[str, .
         return ()
     changes = Changes()
     project(session, CatalogScope(source=key), (), changes)
+    changes.changed += retire_added(session, connection_id)
     for version in versions_using(session, source.id):
         changes.retired += project_version(session, version, without_connection=connection_id).report.retired
     return tuple(changes.retired)
 
 
-def source_of(connection: Connection) -> SourceKey:
-    """Return the source that stands for a connection."""
-    return SourceKey(SourceKind.MCP, connection.id, connection.id)
+def hold_definition(session: WriteSession, definition: ToolDefinition) -> None:
+    """Hold a definition until the commit, its connections first: as a sync does, so that they take turns."""
+    for connection in _connections_of(session, definition):
+        session.refresh(connection, with_for_update=True)
+    session.refresh(definition, with_for_update=True)
 
 
-def snapshot_of(
-    connection: Connection, tool: DeclaredTool, overlays: Sequence[PolicyOverlay]
-) -> ToolSnapshot:
-    """Compose everything that a call of the tool needs to know."""
-    name = exposed_name(connection.name, tool.upstream_name)
-    policy = resolve_execution_policy(
-        PolicySubject(
-            tool_source=SourceKind.MCP.value,
-            server_slug=connection.name,
-            tool_name=name,
-            tool_kind=MCP_TOOL_KIND,
-            declared={},
-        ),
-        overlays,
-    )
-    return ToolSnapshot(
-        exposed_name=name,
-        upstream_name=tool.upstream_name,
-        connection=connection.id,
-        connection_name=connection.name,
-        source_kind=SourceKind.MCP.value,
-        description=tool.declared.get("description"),
-        input_schema=tool.declared.get("input_schema"),
-        output_schema=tool.declared.get("output_schema"),
-        annotations=tool.declared.get("annotations"),
-        parallel_safe=policy.parallel_safe,
-        policy_provenance=policy.provenance,
-        timeout_s=connection.tool_timeout_s,
-        idempotency=connection.idempotency,
-        server_url=connection.url,
-    )
+def reproject_definition(session: WriteSession, definition: ToolDefinition) -> None:
+    """Project a tool's catalog again after an edit of what its snapshots hold; the caller holds its rows."""
+    if definition.program_version_id is not None:
+        project_version(session, session.get_one(ProgramVersion, definition.program_version_id))
+    elif definition.governance_mode is GovernanceMode.RESERVED:
+        project_core(session)
+    for connection in _connections_of(session, definition):
+        reproject_connection(session, connection)
 
 
 def _wanted(
@@ -160,12 +142,28 @@ def _wanted(
     snapshot = snapshot_of(connection, tool, overlays)
     candidate = Candidate(
         source=key,
-        implementation_ref=f"mcp/{key.ref}/{tool.upstream_name}",
+        implementation_ref=reference_of(connection, tool.upstream_name),
         upstream_name=tool.upstream_name,
         declared=tool.declared,
         snapshot=snapshot,
     )
     return WantedTool(snapshot.exposed_name, MCP_TOOL_KIND, GovernanceMode.REPLACEABLE, (candidate,))
+
+
+def _connections_of(session: Session, definition: ToolDefinition) -> Sequence[Connection]:
+    """Return the connections that a tool comes from whose own catalog is projected: not a program's."""
+    if definition.program_version_id is not None:
+        return connections_added_to(session, definition.id)
+    ids = (
+        select(ImplementationSource.connection_id)
+        .join(ToolImplementation, ToolImplementation.implementation_source_id == ImplementationSource.id)
+        .where(ToolImplementation.tool_definition_id == definition.id)
+    )
+    return session.scalars(select(Connection).where(Connection.id.in_(ids)).order_by(Connection.name)).all()
+
+
+def _candidates(wanted: Mapping[str, WantedTool]) -> Iterable[tuple[str, Candidate]]:
+    return ((name, tool.candidates[0]) for name, tool in wanted.items())
 
 
 def _problem(tool: DeclaredTool) -> str | None:

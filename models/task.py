@@ -1,7 +1,7 @@
 """Tasks: units of work of a conversation. Creating one freezes its tools in the same transaction."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -219,6 +219,7 @@ def load_task_world(
             Connection.name,
             ToolDefinition.scope,
             IS_CHANGED,
+            ToolDefinition.requires_approval,
         )
         .join(ToolDefinition, ToolDefinition.id == ToolBinding.tool_definition_id)
         .join(ToolImplementation, ToolImplementation.id == ToolBinding.tool_implementation_id)
@@ -228,8 +229,12 @@ def load_task_world(
         .order_by(ToolBinding.tool_name)
     ).all()
     catalog = {
-        binding.tool_name: _frozen_tool(binding, upstream_name, source_kind, connection, scope, is_changed)
-        for binding, upstream_name, source_kind, connection, scope, is_changed in rows
+        binding.tool_name: replace(
+            _frozen_tool(binding, upstream_name, source_kind, connection, scope),
+            is_changed=is_changed,
+            requires_approval=requires_approval,
+        )
+        for binding, upstream_name, source_kind, connection, scope, is_changed, requires_approval in rows
     }
     governed = {name: governed_tool(tool) for name, tool in catalog.items()}
     # Profile and policy were applied when the tools were frozen; who calls is asked every time.
@@ -244,7 +249,6 @@ def _frozen_tool(
     source_kind: SourceKind,
     connection: str | None,
     scope: str,
-    is_changed: bool,  # noqa: FBT001
 ) -> CatalogTool:
     return CatalogTool(
         definition_id=binding.tool_definition_id,
@@ -258,7 +262,7 @@ def _frozen_tool(
         implementation_ref="",
         is_default=binding.binding_reason is BindingReason.SNAPSHOT_DEFAULT,
         has_approved_list=False,
-        is_changed=is_changed,
+        is_changed=False,
         scope=scope,
     )
 
