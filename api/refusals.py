@@ -83,8 +83,8 @@ def install_refusals(app: FastAPI) -> None:
 
 
 async def answer_refusal(request: Request, problem: APIProblem) -> Response:
-    """Audit a refusal and answer it in the caller's language."""
-    await _audit(request, problem)
+    """Audit a refusal and answer it in the caller's language; what cannot be audited is not answered."""
+    problem = await _audited(request, problem)
     language = language_of(request)
     headers = {"content-language": language.value, "vary": "accept-language", **error_headers(problem)}
     body = error_body(problem, request.state.request_id, language)
@@ -137,9 +137,10 @@ def _problem_of_routing(request: Request, error: HTTPException) -> APIProblem:
     return malformed(str(error.detail))
 
 
-async def _audit(request: Request, problem: APIProblem) -> None:
+async def _audited(request: Request, problem: APIProblem) -> APIProblem:
+    """Write a refusal down and return it; where that cannot be done, return that the database is away."""
     if problem.code in _NOT_AUDITED:
-        return
+        return problem
     actor: str = problem.audited.actor or request.state.actor or UNKNOWN_ACTOR
     data = {**problem.audited.data, "status": problem.status, "method": request.method}
     data["path"] = without_secrets(request.url.path[:200].replace("\x00", ""))
@@ -147,7 +148,7 @@ async def _audit(request: Request, problem: APIProblem) -> None:
         budget: UnknownCallerBudget = request.app.state.unknown_callers
         left_out = budget.take()
         if left_out is None:
-            return
+            return problem
         if left_out:
             data["left_out"] = left_out
     fact = AuditFact(
@@ -162,9 +163,11 @@ async def _audit(request: Request, problem: APIProblem) -> None:
     deps: APIDeps = deps_of(request)
     try:
         await deps.database.write(_append, fact, meter=problem.audited.denies_call)
-    except DatabaseError:
-        # The refusal stands whether or not it could be written down; the log keeps it.
+    except DatabaseError as error:
+        # The caller is told to come again, and is refused on the record then; nothing was done for it.
         logger.exception("a refused request could not be audited")
+        return problem_of_database(error)
+    return problem
 
 
 def _append(session: WriteSession, fact: AuditFact, *, meter: bool) -> None:

@@ -1,9 +1,11 @@
 """Argument rules on the control plane, and what they stop: nothing reaches the server that breaks one."""
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from models.audit import AuditEvent, AuditKind
 from models.database import Database
@@ -145,3 +147,29 @@ async def test_keys_and_connections_without_rules_cost_no_statement(api: APIBenc
     await put(api, await path_of(api, agent, "key"), [AMOUNT])
 
     assert await statements() == without
+
+
+async def test_a_refusal_that_can_not_be_audited_is_not_given(api: APIBench) -> None:
+    """While somebody else holds the database, a refused call is told to come again, and is on record then."""
+    if not api.database.is_sqlite:
+        return
+    agent = await api.agent(PAY)
+    await put(api, await path_of(api, agent, "key"), [AMOUNT])
+    much = tool_call("pay-send", '{"amount": 501}')
+    async with Database(api.database.url.render_as_string()) as other:
+        held, go = threading.Event(), threading.Event()
+
+        def hold(session: Any) -> None:
+            session.execute(text("SELECT 1"))
+            held.set()
+            go.wait(30)
+
+        holding = asyncio.create_task(other.write(hold))
+        await asyncio.to_thread(held.wait, 5)
+        busy = await execute(api, agent, much)
+        go.set()
+        await holding
+    refused = await execute(api, agent, much)
+
+    assert (busy.status_code, error_of(busy)["code"]) == (503, "database_busy")
+    assert (refused.status_code, len(await audited(api.database))) == (400, 1)
