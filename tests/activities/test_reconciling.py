@@ -108,6 +108,26 @@ async def test_a_round_that_was_only_requested_is_started(
     assert runner.sent == ["call_0"]
 
 
+async def test_a_worker_whose_clock_is_an_hour_ahead_starts_and_ends_nothing_twice(
+    sqlite_database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    """To its reconciler, what was stored or started this instant looks an hour old."""
+    world = await build_world(sqlite_database)
+    ahead, runner = ReconcileRequest(-3600), ScriptedRunner(echo)
+    workflow_id = f"round:{task_queue}"
+    calls = [Call("files-read"), Call("files-write")]
+    round_id = await sqlite_database.write(add_round, world.key_id, calls, workflow_id)
+    async with round_worker(temporal_client, sqlite_database, runner, task_queue=task_queue) as bench:
+        mine = reconciler(temporal_client, sqlite_database, task_queue)
+        reports = await asyncio.gather(*(mine.reconcile(ahead) for _ in range(3)))
+        await temporal_client.get_workflow_handle(workflow_id).result()
+        record = await bench.record(round_id)
+
+    assert {report.finalized + report.settled for report in reports} == {0}
+    assert record.statuses() == ["succeeded", "succeeded"]
+    assert runner.sent == ["call_0", "call_1"]
+
+
 async def test_a_round_started_by_the_reconciler_looks_like_one_started_by_the_api(
     sqlite_database: Database, temporal_client: Client, task_queue: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from temporalio.client import Client
 
 from api.embedded import EmbeddedOptions, EmbeddedTemporal
 from api.processes import LOOPBACK, free_port
@@ -22,6 +23,7 @@ from models.migration import migrate
 from tests.crash.dying import arm
 from tests.crash.postgres import MortalPostgres
 from tests.support.world import ConnectionPlan, add_connection, add_key
+from workflows.messages import TASK_QUEUE
 
 START_S = 180.0
 """How long a process may take to be ready on a busy machine."""
@@ -178,6 +180,28 @@ class Cluster:
         async with httpx.AsyncClient(trust_env=False) as http:
             shown: dict[str, Any] = (await http.get(f"{self.upstream_url}/log")).json()
             return shown
+
+    async def command(self, *arguments: str) -> str:
+        """Run `sluicegate` as the operator, and return what it prints."""
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "api.cli", *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "SLUICEGATE_URL": self.api_url, "SLUICEGATE_ADMIN_TOKEN": self.admin_token},
+        )
+        said, _ = await child.communicate()
+        assert child.returncode == 0, said
+        return said.decode()
+
+    @asynccontextmanager
+    async def without_schedule(self) -> AsyncIterator[None]:
+        """Let nothing be reconciled but by hand."""
+        client = await Client.connect(self.temporal.address)
+        schedule = client.get_schedule_handle(f"sluicegate-reconcile-{TASK_QUEUE}")
+        await schedule.pause()
+        try:
+            yield
+        finally:
+            await schedule.unpause()
 
     async def reconcile(self) -> dict[str, Any]:
         """Have everything repaired that is older than a moment."""

@@ -1,6 +1,7 @@
 """Agents that ask for rounds through every crash, and the judge who compares answers with the log."""
 
 import asyncio
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,8 +40,13 @@ def round_of(per_class: int, tool: str = "work", classes: Iterable[str] = CLASSE
     )
 
 
-async def ask(cluster: Cluster, asked: AskedRound, hold_s: float, wait_s: float = 5) -> None:
-    """Ask until the round has ended or was refused for good, as an agent with an Idempotency-Key does."""
+async def ask(
+    cluster: Cluster, asked: AskedRound, hold_s: float, wait_s: float = 5, tries: float = math.inf
+) -> None:
+    """Ask until the round has ended or was refused for good, as an agent with an Idempotency-Key does.
+
+    With `tries`, give up after so many requests.
+    """
     tool = asked.key.split("-")[0]
     calls = [
         {
@@ -52,7 +58,8 @@ async def ask(cluster: Cluster, asked: AskedRound, hold_s: float, wait_s: float 
     ]
     headers = {"authorization": f"Bearer {cluster.secret}", "idempotency-key": asked.key}
     async with asyncio.timeout(BOUND_S), httpx.AsyncClient(trust_env=False, timeout=30) as http:
-        while asked.answer is None and asked.refused is None:
+        while asked.answer is None and asked.refused is None and tries > 0:
+            tries -= 1
             try:
                 response = await http.post(
                     f"{cluster.api_url}/v1/rounds",

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 
 import pytest
 
@@ -56,6 +57,24 @@ async def test_an_api_that_dies_between_row_start_and_answer_loses_and_repeats_n
 ) -> None:
     # Without a wait the answer follows the start at once, so the round runs on while the API is dead.
     await die_at(cluster, tally, "api", point, wait_s=0)
+
+
+@on_sqlite
+async def test_a_round_that_an_api_left_unstarted_is_started_by_sluicegate_reconcile_which_says_so(
+    cluster: Cluster,
+) -> None:
+    asked = round_of(per_class=3)
+    async with cluster.without_schedule():
+        cluster.arm("api_after_store")
+        asking = asyncio.create_task(ask(cluster, asked, hold_s=0.4, tries=1))
+        await asyncio.gather(cluster.start_again("api"), asking)
+        first = await cluster.command("reconcile", "--grace", "0")
+        second = await cluster.command("reconcile", "--grace", "0")
+    await ask(cluster, asked, hold_s=0.4)
+
+    counts = [re.findall(r"^Rounds started +(\d+)$", said, re.MULTILINE) for said in (first, second)]
+    assert counts == [["1"], ["0"]]
+    assert await judge(cluster, [asked]) == []
 
 
 @on_sqlite
