@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import bindparam, exists, select
 from sqlalchemy.orm import Session
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.guardrails import guard_bound
 from activities.quota import meter_refused
@@ -167,7 +167,9 @@ def _go_on(session: WriteSession, row: Round) -> None:
 
 
 def _refusal(kind: str, message: str) -> ApplicationError:
-    return ApplicationError(message, type=kind, non_retryable=True)
+    # A caller's mistake is no fault of the worker, which would log it with a traceback.
+    benign = ApplicationErrorCategory.BENIGN
+    return ApplicationError(message, type=kind, non_retryable=True, category=benign)
 
 
 _OF_WORKFLOW = (

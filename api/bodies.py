@@ -82,12 +82,32 @@ def check_model(model: type[ModelT], value: JSON) -> ModelT:
 def invalid_fields(error: ValidationError) -> APIProblem:
     """Describe the faults of a value by place, without quoting what was sent."""
     problems: list[JSON] = [
-        {"path": _path(fault["loc"]), "problem": fault["msg"]}
+        {"path": _path(fault["loc"]), "problem": problem_of(fault["type"], fault["msg"])}
         for fault in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     first = problems[0]
     clause = f"{first['path'] or 'the body'}: {first['problem']}"
     return malformed(clause, problems=problems[:SHOWN_PROBLEMS])
+
+
+_WORDS = {
+    "extra_forbidden": "there is no such field",
+    "missing": "this field is required",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+"""Faults in the words of JSON; the validator speaks of Python's types."""
+
+
+def problem_of(kind: str, message: str) -> str:
+    """Say what is wrong with a value, from the validator's kind of fault and its message."""
+    plain = message.removeprefix("Value error, ").replace(" after validation", "")
+    return _WORDS.get(kind, plain)
 
 
 def _path(place: tuple[int | str, ...]) -> str:

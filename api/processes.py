@@ -34,7 +34,8 @@ class PortTaken(Exception):
         self.pid = pid
         self.command = command
         holder = f"process {pid} ({command or 'command not readable'})" if pid else "another process"
-        super().__init__(f"port {port} is taken by {holder}: stop it or choose another port")
+        remedy = "stop it or choose another port: --port, --temporal-port or --ui-port"
+        super().__init__(f"port {port} is taken by {holder}: {remedy}")
 
 
 def this_process() -> ProcessId:

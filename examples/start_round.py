@@ -19,7 +19,7 @@ import uuid
 from pathlib import Path
 
 import httpx
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from workflows.messages import (
@@ -56,22 +56,32 @@ def read_calls(path: Path) -> list[InlineCall]:
     return [InlineCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in given]
 
 
-def print_results(round_id: str) -> None:
-    """Print a line for each call, read from the API."""
+def print_results(round_id: str, secret: str) -> None:
+    """Print a line for each call, read from the API with the key's secret."""
     url = os.environ.get("SLUICEGATE_URL", "http://127.0.0.1:8080")
-    headers = {"authorization": f"Bearer {os.environ['SLUICEGATE_KEY']}"}
+    headers = {"authorization": f"Bearer {secret}"}
     answer = httpx.get(f"{url}/v1/rounds/{round_id}", headers=headers).raise_for_status().json()
     for row in answer["results"]:
         print(f"{row['tool_call_id']}  {row['status']:<9}  {row['tool']}: {row['content']}")
 
 
 def main() -> None:
-    """Run the example."""
+    """Run the example; what is missing is said before anything is started."""
+    secret = os.environ.get("SLUICEGATE_KEY")
+    if len(sys.argv) not in (2, 3) or not secret:
+        sys.exit("usage: SLUICEGATE_KEY=sgk_… python -m examples.start_round KEY_ID [CALLS.json]")
     path = Path(sys.argv[2]) if len(sys.argv) > 2 else CALLS
-    ended = asyncio.run(run_round(sys.argv[1], read_calls(path)))
+    try:
+        calls = read_calls(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{path} holds no tool calls: {error!r}; examples/calls.json shows how they look")
+    try:
+        ended = asyncio.run(run_round(sys.argv[1], calls))
+    except WorkflowFailureError as failure:
+        sys.exit(f"the round failed: {failure.cause}")
     print(f"round {ended.round_id} is {ended.state}: {ended.succeeded} succeeded, {ended.failed} failed,")
     print(f"  {ended.refused} refused, {ended.canceled} canceled, {ended.unknown} with unknown outcome")
-    print_results(ended.round_id)
+    print_results(ended.round_id, secret)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,14 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "请求格式不正确：{problem}。请更正后重新发送。",
     ),
     ErrorCode.INVALID_KEY: (
-        "The API key is missing, unknown or expired. Send it as 'Authorization: Bearer <key>'.",
-        "API 密钥缺失、未知或已过期。请以 'Authorization: Bearer <key>' 发送。",
+        (
+            "The credential is missing, unknown or expired. Send 'Authorization: Bearer …' with an API key on"
+            " /v1 and /mcp, with the admin token on /api/v1."
+        ),
+        (
+            "凭据缺失、未知或已过期。请发送 'Authorization: Bearer …'："
+            "/v1 与 /mcp 使用 API 密钥，/api/v1 使用管理员令牌。"
+        ),
     ),
     ErrorCode.KEY_DISABLED: (
         "This API key is disabled. Ask an operator to enable it.",
@@ -105,7 +111,7 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "此密钥的额度已用尽：{limit} 上限为 {limit_value}。请在 {retry_after} 秒后重试。",
     ),
     ErrorCode.BUSY: (
-        "The server of {tool} takes no more calls at once; nothing was sent in {waited_s} s. Try again later.",
+        "The server of {tool} takes no more calls; nothing was sent in {waited_s} s. Try again later.",
         "工具 {tool} 的服务器并发已满，等待 {waited_s} 秒后仍未发送；请稍后重试。",
     ),
     ErrorCode.TOO_MANY_FAILURES: (

@@ -312,7 +312,7 @@ def _show(admin: Admin, connection: dict[str, Any]) -> None:
             ("Last failure", failure and f"{failure['stage']}: {failure['message']} [{failure['code']}]"),
             ("Tools", connection["tool_count"]),
             ("May execute", connection["tools_to_execute"] or "(none): give --tools"),
-            ("Open to all keys", connection["open_to_all_keys"]),
+            ("Beside key configurations", connection["open_to_all_keys"]),
             ("Tool timeout", f"{connection['tool_timeout_s']:g} s"),
             ("Headers", ", ".join(connection["auth"].get("headers", ())) or "(none)"),
             ("Repeats", connection["idempotency"]),

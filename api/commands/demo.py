@@ -106,7 +106,8 @@ class Demo:
 
     def play(self) -> None:
         """Play the round, show it live and after, then send it again."""
-        heading(f"Playing {len(self._calls)} calls as one round; what happens, as it happens:")
+        calls = "1 call" if len(self._calls) == 1 else f"{len(self._calls)} calls"
+        heading(f"Playing {calls} as one round; what happens, as it happens:")
         with Server(self.url, self.key, as_json=False) as server:
             before = self._runs()
             body = {"tool_calls": self._calls, "wait": 0}
@@ -200,7 +201,8 @@ def run(wishes: Wishes) -> int:
         status = show_claims(demo.claims)
         if wishes.keep:
             heading("Staying up until Ctrl-C; try, in another terminal:")
-            note(f"export SLUICEGATE_DATA_DIR={folder}/data SLUICEGATE_KEY={demo.key}")
+            note(f"export SLUICEGATE_DATA_DIR={folder}/data")
+            note(f"export SLUICEGATE_KEY={demo.key}")
             command = " ".join(sluicegate())
             note(f"{command} tools list")
             note(f'{command} execute orders-find_order \'{{"order_id": "A-1002"}}\'')
@@ -233,7 +235,8 @@ def heading(text: str) -> None:
 
 def note(text: str) -> None:
     """Print a line of a step."""
-    console().print(Text(f"  {text}"))
+    # Never broken into lines: commands and addresses are copied from here.
+    console().print(Text(f"  {text}"), soft_wrap=True)
 
 
 def _shown(argument: str) -> str:

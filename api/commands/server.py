@@ -200,6 +200,7 @@ class Server:
             error = answer.json()["error"]
             sentence = f"{error['message']} [{error['code']}, request {error['request_id']}]"
             problems = error["details"].get("problems")
+            hint = _hint(error["details"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ServerNotReachable(
                 f"what answers at {self.url} is not Sluicegate: it says {answer.status_code}"
@@ -208,7 +209,7 @@ class Server:
             sys.stderr.write(f"{answer.text}\n")
             raise typer.Exit(REFUSED)
         lines = problems if is_array(problems) else []
-        return CommandFailed("\n".join([sentence, *(f"  - {_one_line(line)}" for line in lines)]))
+        return CommandFailed("\n".join([sentence, *(f"  - {_one_line(line)}" for line in lines), *hint]))
 
     def unreachable(self, exc: Exception) -> ServerNotReachable:
         """Return what to raise when nobody answers."""
@@ -251,3 +252,15 @@ def _one_line(problem: JSON) -> str:
     if not is_object(problem):
         return str(problem)
     return ", ".join(f"{name}: {value}" for name, value in problem.items() if value is not None)
+
+
+def _hint(details: Mapping[str, Any]) -> list[str]:
+    """Return what the details of a refusal say to do next."""
+    hints = {
+        "admin_token_on_data_plane": "this is the admin token; give a key instead: --key or SLUICEGATE_KEY",
+        "data_key_on_control_plane": "this is a key; give the admin token instead: --admin-token",
+        "unknown_client": "`sluicegate connections list` shows the connections that there are",
+    }
+    hint = hints.get(str(details.get("reason")))
+    nearest = details.get("nearest")
+    return [*([f"  {hint}"] if hint else []), *([f"  did you mean {nearest}?"] if nearest else [])]

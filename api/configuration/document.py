@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from api.bodies import problem_of
 from api.schemas.connections import ConnectionSettings, NoAuth
 from api.schemas.quotas import PutQuotaBody
 from governance.argument_rules import RuleLevel, rules_problem
@@ -183,7 +184,10 @@ def read_document(value: JSON, secrets: Mapping[tuple[str, ...], str]) -> Docume
     try:
         document = Document.model_validate(value, strict=False)
     except ValidationError as error:
-        found = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors(include_input=False)]
+        found = [
+            f"{_place(fault['loc'])}: {problem_of(fault['type'], fault['msg'])}"
+            for fault in error.errors(include_input=False)
+        ]
         raise DocumentProblem("\n".join(found)) from None
     for name, connection in (document.connections or {}).items():
         headers = connection.settings.get("auth", {}).get("headers", {})

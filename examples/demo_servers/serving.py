@@ -3,6 +3,7 @@
 import socket
 import sys
 from collections import Counter
+from contextlib import suppress
 
 import uvicorn
 from mcp.server import MCPServer
@@ -30,4 +31,7 @@ def serve(server: MCPServer, runs: Counter[str]) -> None:
     listener.listen()
     sys.stdout.write(f"http://{LOOPBACK}:{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+    # A client may keep an event stream open for ever; nobody waits for it.
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
