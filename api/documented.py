@@ -17,6 +17,7 @@ from api.schemas.errors import ErrorBody
 from api.schemas.guardrails import PutGuardrailsBody
 from api.schemas.keys import CreateKeyBody, EditKeyBody, PutToolConfigBody, RotateSecretBody
 from api.schemas.programs import (
+    AddImplementationBody,
     CreateConversationBody,
     CreateProgramBody,
     CreateRuntimeBody,
@@ -24,6 +25,7 @@ from api.schemas.programs import (
     EditProgramBody,
     EditRuntimeBody,
     HandshakeBody,
+    PutApprovalBody,
     PutApprovedBody,
     PutPinBody,
     RegisterVersionBody,
@@ -86,6 +88,8 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     CreateConversationBody,
     CreateTaskBody,
     PutApprovedBody,
+    PutApprovalBody,
+    AddImplementationBody,
     PutPinBody,
     ResolveBody,
     VerifyAuditBody,

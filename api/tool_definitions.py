@@ -7,11 +7,18 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from api.changes import record_change
-from api.errors import malformed, not_found
+from api.connections import load_connection
+from api.errors import APIProblem, invalid_field, malformed, not_found
 from api.etags import check_if_match, etag_of
 from api.pages import id_of, page_of
+from api.schemas.programs import AddImplementationBody
 from governance.canonical import JSON
+from governance.codes import ErrorCode
+from governance.modes import GovernanceMode, SelectionRule
+from models.added_implementation import add_implementation, find_listed, remove_implementation
+from models.connection_tools import reference_of
 from models.database import ReadSession, WriteSession
+from models.projection import hold_definition, reproject_definition
 from models.tool import (
     ApprovedImplementation,
     ImplementationSource,
@@ -111,6 +118,106 @@ def delete_pin(
     return _pin(session, definition, None, request_id)
 
 
+def put_approval(
+    session: WriteSession, definition_id: str, if_match: str | None, request_id: str, *, required: bool
+) -> dict[str, JSON]:
+    """Say whether each call of a tool needs an approval; it holds for rounds that were frozen before, too."""
+    definition = _load(session, definition_id)
+    hold_definition(session, definition)
+    check_if_match(if_match, _etag(session, definition), "tool")
+    before = definition.requires_approval
+    if before != required:
+        definition.requires_approval = required
+        session.flush()
+        # Snapshots say it as well, so that what a round froze is whole.
+        reproject_definition(session, definition)
+        record_change(
+            session, request_id, "put_approval", definition=definition.id, before=before, after=required
+        )
+    return show_definition(session, definition)
+
+
+def add_candidate(
+    session: WriteSession,
+    definition_id: str,
+    body: AddImplementationBody,
+    if_match: str | None,
+    request_id: str,
+) -> dict[str, JSON]:
+    """Let a tool of a connection stand in for a tool; rounds and tasks may then ask for it by reference.
+
+    Raises:
+        APIProblem: not_found for definition or connection, implementation_not_allowed for a reserved tool,
+            wrong_state for a retired one, invalid_request with 422 for a tool that the connection does not
+            list or that is the tool itself.
+    """
+    definition = _load(session, definition_id)
+    connection = load_connection(session, body.client, for_update=True)
+    hold_definition(session, definition)
+    check_if_match(if_match, _etag(session, definition), "tool")
+    reference = reference_of(connection, body.upstream_name)
+    if definition.governance_mode is GovernanceMode.RESERVED:
+        details: dict[str, JSON] = {
+            "tool": definition.tool_name,
+            "implementation": reference,
+            "rule": SelectionRule.RESERVED.value,
+        }
+        raise APIProblem(ErrorCode.IMPLEMENTATION_NOT_ALLOWED, details)
+    if definition.retired_at is not None:
+        raise _wrong_state("tool", definition.tool_name, "retired")
+    tool = find_listed(session, connection, body.upstream_name)
+    if tool is None:
+        raise invalid_field("upstream_name", "is no tool that the connection lists")
+    own = {
+        row.implementation_ref
+        for row, _ in _implementations(session, definition.id)
+        if not row.is_added and row.retired_at is None
+    }
+    if reference in own:
+        raise invalid_field("upstream_name", "is an implementation of this tool already")
+    added = add_implementation(session, definition, connection, tool)
+    record_change(
+        session,
+        request_id,
+        "add_implementation",
+        definition=definition.id,
+        implementation=added.id,
+        reference=reference,
+    )
+    return show_definition(session, definition)
+
+
+def remove_candidate(
+    session: WriteSession, definition_id: str, implementation_id: str, if_match: str | None, request_id: str
+) -> dict[str, JSON]:
+    """Take an added implementation away; what rounds and tasks froze of it stays as it is.
+
+    Raises:
+        APIProblem: not_found, or wrong_state for an implementation that the tool's own catalog declares.
+    """
+    definition = _load(session, definition_id, for_update=True)
+    check_if_match(if_match, _etag(session, definition), "tool")
+    implementation = session.get(ToolImplementation, implementation_id)
+    if implementation is None or implementation.tool_definition_id != definition.id:
+        raise not_found("implementation", implementation_id)
+    if not implementation.is_added:
+        raise _wrong_state("implementation", implementation.implementation_ref, "not added by an operator")
+    remove_implementation(session, implementation)
+    record_change(
+        session,
+        request_id,
+        "remove_implementation",
+        definition=definition.id,
+        implementation=implementation.id,
+        reference=implementation.implementation_ref,
+    )
+    return show_definition(session, definition)
+
+
+def _wrong_state(what: str, name: str, state: str) -> APIProblem:
+    return APIProblem(ErrorCode.WRONG_STATE, {"what": what, "name": name, "state": state})
+
+
 def _pin(
     session: WriteSession, definition: ToolDefinition, wanted: str | None, request_id: str
 ) -> dict[str, JSON]:
@@ -137,6 +244,7 @@ def show_definition(session: Session, definition: ToolDefinition) -> dict[str, J
         "approved": _approved(session, definition),
         "pinned_digest": pinned,
         "changed_since_pinned": changed,
+        "requires_approval": definition.requires_approval,
         "retired": definition.retired_at is not None,
         "implementations": [_show(row, kind, snapshots[row.snapshot_digest]) for row, kind in rows],
         "etag": _etag(session, definition),
@@ -150,6 +258,7 @@ def _show(row: ToolImplementation, kind: SourceKind, content: bytes) -> dict[str
         "implementation_ref": row.implementation_ref,
         "source_kind": kind.value,
         "is_default": row.is_default,
+        "is_added": row.is_added,
         "retired": row.retired_at is not None,
         "content_digest": row.content_digest,
         "snapshot_digest": row.snapshot_digest,
@@ -201,5 +310,7 @@ def _etag(session: Session, definition: ToolDefinition) -> str:
             "approved": _approved(session, definition),
             "has_approved_list": definition.has_approved_list,
             "pinned_digest": definition.pinned_digest,
+            "requires_approval": definition.requires_approval,
+            "added": [row.id for row, _ in _implementations(session, definition.id) if row.is_added],
         }
     )

@@ -11,9 +11,25 @@ from api.documented import BODY, CONTROL_PLANE, json_body, refusals
 from api.etags import if_match_of
 from api.identity import require_admin
 from api.pages import DEFAULT_PAGE, Cursor, Limit
-from api.schemas.programs import DefinitionBody, DefinitionPage, PutApprovedBody, PutPinBody
+from api.schemas.programs import (
+    AddImplementationBody,
+    DefinitionBody,
+    DefinitionPage,
+    PutApprovalBody,
+    PutApprovedBody,
+    PutPinBody,
+)
 from api.schemas.values import PublicId
-from api.tool_definitions import delete_pin, list_definitions, put_approved, put_pin, read_definition
+from api.tool_definitions import (
+    add_candidate,
+    delete_pin,
+    list_definitions,
+    put_approval,
+    put_approved,
+    put_pin,
+    read_definition,
+    remove_candidate,
+)
 from governance.codes import ErrorCode
 
 router = APIRouter(prefix="/api/v1/tools", tags=["tools"], dependencies=[Depends(require_admin)])
@@ -101,4 +117,74 @@ async def unpin(request: Request, deps: Deps, definition_id: PublicId) -> Respon
     """Accept whatever the tool's source declares, now and later."""
     request_id: str = request.state.request_id
     shown = await deps.database.write(delete_pin, definition_id, if_match_of(request), request_id)
+    return JSONResponse(shown, headers={"etag": shown["etag"]})
+
+
+@router.put(
+    "/{definition_id}/approval",
+    operation_id="putToolApproval",
+    openapi_extra=json_body(PutApprovalBody),
+    responses={200: {"model": DefinitionBody}, **EDIT},
+    response_class=Response,
+)
+async def require_approval(request: Request, deps: Deps, definition_id: PublicId) -> Response:
+    """Say whether a person has to approve each call of a tool. It counts at once, for running rounds too.
+
+    Nothing takes approvals yet: a call that needs one is refused with `approval_unavailable`.
+    """
+    body = await read_model(request, PutApprovalBody, deps.settings.body_max_bytes)
+    request_id: str = request.state.request_id
+    shown = await deps.database.write(
+        put_approval, definition_id, if_match_of(request), request_id, required=body.required
+    )
+    return JSONResponse(shown, headers={"etag": shown["etag"]})
+
+
+@router.post(
+    "/{definition_id}/implementations",
+    operation_id="addImplementation",
+    status_code=201,
+    openapi_extra=json_body(AddImplementationBody),
+    responses={
+        201: {"model": DefinitionBody},
+        **refusals(
+            *CONTROL_PLANE,
+            *BODY,
+            ErrorCode.NOT_FOUND,
+            ErrorCode.IMPLEMENTATION_NOT_ALLOWED,
+            ErrorCode.WRONG_STATE,
+            ErrorCode.PRECONDITION_FAILED,
+            alternatives=(422,),
+        ),
+    },
+    response_class=Response,
+)
+async def add(request: Request, deps: Deps, definition_id: PublicId) -> Response:
+    """Let a tool of a connection stand in for a tool: rounds and tasks may ask for it by its reference.
+
+    It follows the listing of its own connection. A `whitelist_only` tool needs it on the approved list too.
+    """
+    body = await read_model(request, AddImplementationBody, deps.settings.body_max_bytes)
+    request_id: str = request.state.request_id
+    shown = await deps.database.write(add_candidate, definition_id, body, if_match_of(request), request_id)
+    return JSONResponse(shown, 201, headers={"etag": shown["etag"]})
+
+
+@router.delete(
+    "/{definition_id}/implementations/{implementation_id}",
+    operation_id="removeImplementation",
+    responses={
+        200: {"model": DefinitionBody},
+        **refusals(*CONTROL_PLANE, ErrorCode.NOT_FOUND, ErrorCode.WRONG_STATE, ErrorCode.PRECONDITION_FAILED),
+    },
+    response_class=Response,
+)
+async def remove(
+    request: Request, deps: Deps, definition_id: PublicId, implementation_id: PublicId
+) -> Response:
+    """Take an implementation away that an operator added; tasks that were frozen with it keep it."""
+    request_id: str = request.state.request_id
+    shown = await deps.database.write(
+        remove_candidate, definition_id, implementation_id, if_match_of(request), request_id
+    )
     return JSONResponse(shown, headers={"etag": shown["etag"]})

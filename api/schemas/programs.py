@@ -227,6 +227,7 @@ class DefinitionBody(BaseModel):
     approved: list[str]
     pinned_digest: str | None
     changed_since_pinned: bool
+    requires_approval: bool
     retired: bool
     implementations: list["ImplementationBody"]
     etag: str
@@ -239,6 +240,7 @@ class ImplementationBody(BaseModel):
     implementation_ref: str
     source_kind: SourceKind
     is_default: bool
+    is_added: bool
     retired: bool
     content_digest: str
     snapshot_digest: str
@@ -259,6 +261,23 @@ class PutApprovedBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     implementations: list[Text] | None
+
+
+class PutApprovalBody(BaseModel):
+    """Whether a person has to approve each call; until approvals exist, such a call is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    required: bool
+
+
+class AddImplementationBody(BaseModel):
+    """A tool of a connection, by its upstream name, that is to stand in for the tool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    client: ShortText
+    upstream_name: Annotated[Text, StringConstraints(min_length=1, max_length=512)]
 
 
 class PutPinBody(BaseModel):
