@@ -64,7 +64,13 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         try:
             connection = await self._take_idle() or self._new_connection(below.url.origin)
             with _httpx_errors():
-                response = await connection.handle_async_request(below)
+                try:
+                    response = await connection.handle_async_request(below)
+                except ClosedMeanwhile:
+                    # Not a byte left, so this is no second send.
+                    await connection.aclose()
+                    connection = self._new_connection(below.url.origin)
+                    response = await connection.handle_async_request(below)
         except BaseException:
             # A failed request closes its connection, but one cancelled before it began leaves it open.
             with anyio.CancelScope(shield=True):
@@ -130,6 +136,10 @@ def _has_leftover(connection: httpcore.AsyncHTTPConnection) -> bool:
     below = getattr(connection, "_connection", None)
     state = getattr(below, "_h11_state", None)
     return isinstance(state, h11.Connection) and bool(state.trailing_data[0])
+
+
+class ClosedMeanwhile(Exception):
+    """An idle connection was closed between its choice and the first byte: marking a send takes a while."""
 
 
 class _CloseableStream(Protocol):
@@ -198,10 +208,12 @@ class _Stream(httpcore.AsyncNetworkStream):
         self._stream = stream
         self._socket: socket.socket | None = raw or stream.get_extra_info("socket")
         self._held = b""
+        self._was_used = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         if self._held:
             await self._flush(timeout)
+        self._was_used = True
         return await self._stream.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
@@ -213,6 +225,9 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     async def _flush(self, timeout: float | None) -> None:  # noqa: ASYNC109
         held, self._held = self._held, b""
+        was_used, self._was_used = self._was_used, False
+        if was_used and self._socket is not None and _is_readable(self._socket):
+            raise ClosedMeanwhile
         await self._stream.write(held, timeout)
 
     async def aclose(self) -> None:

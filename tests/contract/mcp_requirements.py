@@ -321,6 +321,7 @@ REQUIREMENTS: Final = (
         "test_a_full_pool_is_not_sent",
         "test_arguments_that_are_no_json_are_not_sent",
         "test_a_connection_the_server_closed_meanwhile_is_not_used_again",
+        "test_a_connection_that_is_closed_while_the_send_is_written_down_is_not_used",
     ),
     _rule(
         "outcome-unknown",

@@ -11,7 +11,7 @@ from activities.mcp_http.errors import MCPError, Outcome
 from activities.mcp_http.types import CallHooks, Limits, OpenSession, Timeouts
 from tests.activities.mcp_http.connecting import client_of, connected, loopback, tool_call
 from tests.activities.mcp_http.test_hostile_answers import fine
-from tests.support.raw_server import Peer, RawRequest, dump, http, raw_server
+from tests.support.raw_server import Peer, RawRequest, dump, http, raw_server, result, text_result
 
 
 async def answer_fine(request: RawRequest, peer: Peer) -> None:
@@ -176,6 +176,29 @@ async def test_a_connection_the_server_closed_meanwhile_is_not_used_again() -> N
             closed = there.server.connections
             await there.server.wait_until(lambda s, closed=closed: s.closed_connections >= closed)  # type: ignore[misc]
         assert there.server.connections >= 5
+
+
+@pytest.mark.anyio
+async def test_a_connection_that_is_closed_while_the_send_is_written_down_is_not_used() -> None:
+    async def script(request: RawRequest, peer: Peer) -> None:
+        peers.append(peer)
+        await peer.send(http(200, dump(result(request.message["id"], text_result("ok")))))
+
+    async def before_send() -> None:
+        asked.append(1)
+        # A slow ledger: meanwhile the server gives up the idle connection, as servers do after 5 s.
+        peers[0].close()
+        await there.server.wait_until(lambda server: server.closed_connections >= 1)
+
+    peers: list[Peer] = []
+    asked: list[int] = []
+    async with connected(script) as there:
+        await there.call()
+        answer = await there.call(hooks=CallHooks(before_send=before_send))
+        calls = there.server.received("tools/call")
+    assert answer.content == ({"type": "text", "text": "ok"},)
+    assert (len(calls), len(asked)) == (2, 1)
+    assert calls[0].connection != calls[1].connection
 
 
 @pytest.mark.anyio
