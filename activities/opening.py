@@ -9,8 +9,6 @@ from sqlalchemy.orm import Session
 
 from activities.drift import (
     DriftingCall,
-    frozen_scope,
-    frozen_scopes,
     frozen_target,
     report_drift,
 )
@@ -66,6 +64,7 @@ from models.payload import Payload
 from models.resolution import retry_key_of
 from models.round import NewEvent, Round, RoundCall, append_events, begin_call
 from models.send import ToolSend, close_send, load_doubtful, load_sends, open_send
+from models.session_scope import ScopeOwner, marked_scope, scope_at
 from models.slot import (
     QueueTimedOut,
     SlotBusy,
@@ -113,17 +112,14 @@ class _Opening:
             snapshot=self.snapshot,
         )
 
-    def scope_of(self, kind: SessionScope) -> str:
-        """Name what shares a session of a kind; a round without a conversation shares its key's."""
-        if kind is SessionScope.BINDING:
-            return f"binding:{self.binding.id}"
-        if kind is SessionScope.CONVERSATION and self.conversation_id is not None:
-            return f"conversation:{self.conversation_id}"
-        return f"key:{self.key_id}"
+    @property
+    def scope_owner(self) -> ScopeOwner:
+        return ScopeOwner(self.key_id, self.binding.id, self.conversation_id)
 
     def scopes(self) -> tuple[str, ...]:
         """Name every session that the call may turn out to use."""
-        return frozen_scopes((self.scope_of(kind) for kind in SessionScope), self.snapshot)
+        given = [self.scope_owner.scope(kind) for kind in SessionScope]
+        return (*given, *(marked_scope(scope, self.snapshot.server_url) for scope in given))
 
     def guarded(self) -> GuardedCall:
         return GuardedCall(
@@ -185,7 +181,8 @@ def open_call(
         invocation = lock_invocation(session, invocation.id)
         sends = load_sends(session, invocation.id)
     else:
-        return as_settled(lock_invocation(session, invocation.id))
+        settled = as_settled(lock_invocation(session, invocation.id))
+        return settled if slot is None else _without_slot(session, place, owner, settled)
     resume = _resumable(sends, heard)
     if resume is None:
         verdict = _judge_earlier(sends, opening) or _judge_slot(slot, opening)
@@ -419,5 +416,6 @@ def _settle_here(
 def _session_scope(connection: Connection | None, opening: _Opening) -> str:
     """Name what shares a session, never more than one key: the whole key, a conversation or a binding."""
     if connection is None:
-        return opening.scope_of(SessionScope.KEY)
-    return frozen_scope(opening.scope_of(connection.session_scope), connection, opening.snapshot)
+        return opening.scope_owner.scope(SessionScope.KEY)
+    scope = opening.scope_owner.scope(connection.session_scope)
+    return scope_at(scope, opening.snapshot.server_url, connection.url)
