@@ -63,7 +63,7 @@ bench: $(DEV) ## Measure the added latency and the throughput
 
 .PHONY: acceptance
 acceptance: $(DEV) ## Use the finished product from outside, as a person would
-	$(PYTEST) tests/acceptance
+	$(PY) -m tests.acceptance.run $(PYTEST) tests/acceptance
 
 .PHONY: browser
 browser: $(DEV) ## Look at the console and the Temporal UI in a real browser

@@ -13,10 +13,14 @@ from temporalio.client import Client
 
 from governance.canonical import JSON
 from models.binding import ToolBinding, load_task_bindings
+from models.conversation import Conversation
 from models.database import ReadSession
 from models.invocation import ToolInvocation
+from models.mcp_session import McpSession
 from models.payload import load_payload
+from models.round import Round
 from models.send import load_sends
+from models.task import Task
 from tests.api.bench import APIBench, api_bench, make_settings
 from worker import WorkerParts, running_worker
 from workflows.messages import PROVIDER_ROUND, InlineCall, RoundInput
@@ -99,6 +103,33 @@ class TaskFacts:
     invocations: tuple[ToolInvocation, ...]
     responses: tuple[JSON, ...]
     session_digests: tuple[str | None, ...]
+    session_states: tuple[str, ...]
+    """How the sessions that the task's bindings have of their own stand at the end."""
+    task: Task
+    conversation: Conversation
+    rounds: tuple[Round, ...]
+
+    def states(self) -> dict[str, JSON]:
+        """Return where the conversation, the turn's task and its runs stand."""
+        return {
+            "conversation_state": self.conversation.state.value,
+            "task": [self.task.kind.value, self.task.attempt_no, self.task.state.value],
+            "rounds": [row.state.value for row in self.rounds],
+            "rounds_of_the_conversation": {row.conversation_id for row in self.rounds}
+            == {self.conversation.id},
+            "one_frozen_set": {row.frozen_set_digest for row in self.rounds} == {self.task.frozen_set_digest},
+        }
+
+
+STATES: dict[str, JSON] = {
+    "conversation_state": "active",
+    # Whoever runs the agent's loop moves the task; the rounds of a task leave it as it is.
+    "task": ["turn_step", 1, "queued"],
+    "rounds": ["completed"] * 3,
+    "rounds_of_the_conversation": True,
+    "one_frozen_set": True,
+}
+"""Where both scenarios leave conversation, task and rounds."""
 
 
 def _facts(session: ReadSession, task_id: str) -> TaskFacts:
@@ -113,11 +144,22 @@ def _facts(session: ReadSession, task_id: str) -> TaskFacts:
         load_payload(session, row.response_digest) if row.response_digest else None for row in invocations
     ]
     sends = [send for row in invocations for send in load_sends(session, row.id)]
+    task = session.get_one(Task, task_id)
+    bindings = load_task_bindings(session, task_id)
+    scopes = [f"binding:{binding.id}" for binding in bindings.values()]
     return TaskFacts(
-        bindings=load_task_bindings(session, task_id),
+        bindings=bindings,
         invocations=invocations,
         responses=tuple(None if content is None else json.loads(content) for content in contents),
         session_digests=tuple(send.session_digest for send in sends),
+        session_states=tuple(
+            row.value for row in session.scalars(select(McpSession.state).where(McpSession.scope.in_(scopes)))
+        ),
+        task=task,
+        conversation=session.get_one(Conversation, task.conversation_id),
+        rounds=tuple(
+            session.scalars(select(Round).where(Round.task_id == task_id).order_by(Round.created_at))
+        ),
     )
 
 

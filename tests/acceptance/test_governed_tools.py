@@ -4,7 +4,7 @@ import pytest
 
 from models.database import ReadSession
 from models.subagent import SubagentSession, load_owned
-from tests.acceptance.conftest import Product, Report
+from tests.acceptance.conftest import STATES, Product, Report
 from tests.support.programs import definition, register, tool
 from workflows.messages import InlineCall
 
@@ -64,6 +64,7 @@ async def test_a_built_in_tool_is_governed_from_its_freeze_to_its_effect(
         "subagents": [[row.id, row.scope.value, row.depth, row.profile_key] for row in owned],
         "frozen_with_the_task": [shown["tool_binding_id"] for shown in task["bindings"]] == [binding.id],
         "profiles_offered": governed["input_schema"]["properties"]["profile_key"]["enum"],
+        **facts.states(),
     }
     response = facts.responses[0]
     expected = {
@@ -79,6 +80,7 @@ async def test_a_built_in_tool_is_governed_from_its_freeze_to_its_effect(
         "subagents": [[response["subagent_session_id"], "turn", 0, "researcher"]],
         "frozen_with_the_task": True,
         "profiles_offered": ["default", "main", "researcher"],
+        **STATES,
     }
     report.add("governed_tool_validation", product.kind, expected, observed)
 

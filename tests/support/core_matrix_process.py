@@ -37,6 +37,11 @@ class CoreMatrixServer:
         """Return the requests that came, as (verb, method, status)."""
         return [(line["verb"], line["what"], line["status"]) for line in (await self._shown())["log"]]
 
+    async def requests(self) -> list[tuple[tuple[str, str, int], str | None]]:
+        """Return the same with the session that each request named; None for one that named none."""
+        lines = (await self._shown())["log"]
+        return [((line["verb"], line["what"], line["status"]), line["session"]) for line in lines]
+
     @property
     def _control(self) -> str:
         return f"http://127.0.0.1:{self.port}/control"

@@ -117,7 +117,14 @@ class Handler(BaseHTTPRequestHandler):
         return str(self.headers.get("Mcp-Session-Id"))
 
     def _note(self, what: str | None) -> None:
-        self.server.log.append({"verb": self.command, "what": what, "status": None})
+        self.server.log.append(
+            {
+                "verb": self.command,
+                "what": what,
+                "status": None,
+                "session": self.headers.get("Mcp-Session-Id"),
+            }
+        )
 
     def _json(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
         self._answer(status, json.dumps(value).encode(), "application/json", headers)
