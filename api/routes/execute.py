@@ -12,12 +12,12 @@ from api.errors import APIProblem, Audited, problem_of_call
 from api.identity import Caller, DataCaller
 from api.metering import refuse_when_spent
 from api.results import CallResult, RoundAnswer
-from api.rounds import Accepted, AskedRound, find_repeat, join_round, run_round
+from api.rounds import Accepted, AskedCall, AskedRound, find_repeat, join_round, run_round
 from api.routes.rounds import ROUND_ID_HEADER, accepted_response, asked_call, asked_round
 from api.schemas.calls import AcceptedBody, ToolCallBody, ToolMessageBody
 from api.schemas.values import IdempotencyKey
 from governance.admission import Refused, judge_arguments, judge_name
-from governance.canonical import JSON
+from governance.canonical import JSON, digest_of
 from governance.codes import ErrorCode, InvocationStatus
 from governance.decision import revisions_of
 from governance.tool_cache import KnownTool
@@ -120,12 +120,12 @@ def admit_call(session: ReadSession, key: ApiKey, caller: DataCaller, asked: Ask
     world = load_world(session, key, caller.request_filter)
     found = judge_name(world.context, world.governed, call.name)
     if isinstance(found, Refused):
-        raise _refusal(found, call.name, world)
+        raise _refusal(found, call, world)
     tool = _known_tool(session, deps, world.catalog[found.exposed_name].snapshot_digest)
     of_key = deps.tools.rules(key_rules(key, found.exposed_name, found.connection))
     verdict = judge_arguments(call.name, call.arguments, lambda: tool.schema, (tool.rules, of_key))
     if isinstance(verdict, Refused):
-        raise _refusal(verdict, call.name, world)
+        raise _refusal(verdict, call, world)
     return AdmittedCall(key.id, min(tool.snapshot.timeout_s + WAIT_SLACK_S, longest), None)
 
 
@@ -133,15 +133,16 @@ def _known_tool(session: ReadSession, deps: APIDeps, digest: str) -> KnownTool:
     return deps.tools.get(digest, lambda: load_snapshots(session, {digest})[digest])
 
 
-def _refusal(refused: Refused, tool_name: str, world: World) -> APIProblem:
-    tool = world.governed.get(tool_name)
+def _refusal(refused: Refused, call: AskedCall, world: World) -> APIProblem:
+    tool = world.governed.get(call.name)
     data: dict[str, JSON] = {
         "level": refused.level,
         "reason": refused.reason,
+        "arguments_digest": digest_of({"arguments": call.arguments}),
         **refused.audited,
         **revisions_of(world.context, None if tool is None else tool.connection),
     }
-    audited = Audited(tool_name=tool_name, data=data, denies_call=True)
+    audited = Audited(tool_name=call.name, data=data, denies_call=True)
     return problem_of_call(refused.error, audited, {})
 
 
