@@ -71,8 +71,11 @@ def is_reserved_name(name: str) -> bool:
 
 def mode_of(tool_name: str, source: SourceKind) -> GovernanceMode:
     """Return the mode of a tool by its name and the source of its winning implementation."""
-    if is_reserved_name(tool_name):
-        return GovernanceMode.RESERVED
+    return GovernanceMode.RESERVED if is_reserved_name(tool_name) else ordinary_mode(source)
+
+
+def ordinary_mode(source: SourceKind) -> GovernanceMode:
+    """Return the mode of a tool whose name is not reserved."""
     if source is SourceKind.EXECUTION_RUNTIME:
         return GovernanceMode.WHITELIST_ONLY
     return GovernanceMode.REPLACEABLE
