@@ -225,7 +225,8 @@ def prune(session: WriteSession, before: datetime, actor: str, request_id: str |
     removed = last - head.pruned_length
     # The triggers let go what the head says was pruned, and nothing else.
     session.execute(
-        update(AuditHead).values(pruned_length=last, pruned_hash=hash_, pruned_at=utc_now()),
+        # SQLite gives the ids of the newest rows out again once they are gone, so the next look is at all.
+        update(AuditHead).values(pruned_length=last, pruned_hash=hash_, pruned_at=utc_now(), low_event_id=0),
         execution_options={"synchronize_session": False},
     )
     gone = select(AuditLink.event_id).where(AuditLink.number <= last)

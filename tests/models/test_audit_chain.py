@@ -167,6 +167,17 @@ async def test_old_events_are_removed_after_they_are_sealed_and_the_rest_still_h
     assert faults(await verify_trail(database, [early])) == [(ChainFault.PRUNED, 2)]
 
 
+async def test_what_comes_after_everything_was_removed_is_sealed_like_the_rest(database: Database) -> None:
+    await append(database, 5)
+    pruned = await prune_trail(database, utc_now() + timedelta(seconds=1), "admin", "request")
+    await append(database, 2)
+
+    assert pruned.removed == 5
+    assert await seal(database) == 3
+    found = await verify_trail(database, [pruned.start])
+    assert (found.checked, faults(found)) == (3, [])
+
+
 async def test_appending_is_one_statement_and_sealing_adds_none_to_it(database: Database) -> None:
     statements: list[str] = []
 
