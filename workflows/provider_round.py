@@ -177,7 +177,8 @@ class ProviderRound:
 
     async def _run_together(self, round_id: str, calls: Mapping[int, Callable[[], Handle]]) -> list[int]:
         """Start calls and wait for them; return the positions of those whose outcome is unknown."""
-        self._progress.running = handles = {}
+        handles: dict[int, Handle] = {}
+        self._progress.running = handles
         await run_calls(handles, calls, self._progress.queue)
         ended = {position: _result_of(handle) for position, handle in handles.items()}
         lost = [position for position, result in ended.items() if result is None]
