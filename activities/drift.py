@@ -4,8 +4,7 @@ A running round never follows an edit of a schema or of an address. It goes on w
 difference is written to the audit trail and to the round's events.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -55,22 +54,6 @@ def frozen_target(connection: Connection, snapshot: ToolSnapshot) -> ConnectionT
     """Return how to dial a connection: as it is now, but at the address that was frozen."""
     target = target_of(connection)
     return target if snapshot.server_url is None else target_at(target, snapshot.server_url)
-
-
-def frozen_scope(scope: str, connection: Connection, snapshot: ToolSnapshot) -> str:
-    """Return the session scope of a call; a session of one address is never offered to another."""
-    return scope if snapshot.server_url in (None, connection.url) else _marked(scope, snapshot)
-
-
-def frozen_scopes(scopes: Iterable[str], snapshot: ToolSnapshot) -> tuple[str, ...]:
-    """Return every scope that `frozen_scope` may make of the given ones."""
-    given = tuple(scopes)
-    return (*given, *(_marked(scope, snapshot) for scope in given))
-
-
-def _marked(scope: str, snapshot: ToolSnapshot) -> str:
-    address = snapshot.server_url or ""
-    return f"{scope}@{hashlib.sha256(address.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def report_drift(
