@@ -34,8 +34,7 @@ from models.database import Database, WriteSession
 from models.guardrail import ACTIVE_REVISION, GuardState
 from models.key import ApiKey
 from models.payload import Payload, store_payload, store_payloads
-from models.place import load_standing
-from models.program import ProgramVersion
+from models.place import place_in
 from models.round import (
     BoundCall,
     NewEvent,
@@ -50,7 +49,8 @@ from models.round import (
     load_round_calls,
 )
 from models.round_place import PlaceRefused, RoundPlace, live_task, settle_place
-from models.task import Task, load_task_world
+from models.task import load_task_world
+from models.task_ending import begin_task
 from models.tool import CatalogTool, FrozenSet, insert_frozen_set, load_snapshots
 
 ROUND_ABANDONED = "RoundAbandoned"
@@ -144,6 +144,13 @@ def freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> Fro
         ApplicationError: of type RoundAbandoned, RoundEnded, RoundMismatch or RoundUnknown; none gets better
             by retrying.
     """
+    try:
+        return _freeze(session, request, tools)
+    except PlaceRefused as refused:
+        raise _refusal(ROUND_UNKNOWN, str(refused)) from refused
+
+
+def _freeze(session: WriteSession, request: FreezeRound, tools: ToolCache) -> FrozenRound:
     row, key = _find_or_insert(session, request)
     if row.state is RoundState.ABANDONED:
         raise _refusal(ROUND_ABANDONED, f"Round {row.id!r} was abandoned before it started.")
@@ -199,7 +206,11 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
     }
     if request.profile_key is not None:
         place["profile_key"] = request.profile_key
-    conversation_id = _conversation_of(session, request)
+    conversation_id = settle_place(
+        session,
+        request.key_id,
+        RoundPlace(request.task_id, request.conversation_id, request.profile_key, request.implementations),
+    )
     insert_round(
         session,
         RequestedRound(
@@ -227,21 +238,6 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
     )
     row, key = session.execute(_OF_WORKFLOW, {"workflow": request.workflow_id}).one()
     return row, key
-
-
-def _conversation_of(session: Session, request: FreezeRound) -> str | None:
-    place = RoundPlace(request.task_id, request.conversation_id, request.profile_key, request.implementations)
-    try:
-        return settle_place(session, request.key_id, place)
-    except PlaceRefused as refused:
-        raise _refusal(ROUND_UNKNOWN, str(refused)) from refused
-
-
-def _task_of(session: Session, task_id: str, key_id: str) -> Task:
-    try:
-        return live_task(session, key_id, task_id)
-    except PlaceRefused as refused:
-        raise _refusal(ROUND_UNKNOWN, str(refused)) from refused
 
 
 @dataclass(frozen=True)
@@ -292,7 +288,8 @@ def _freeze_now(session: WriteSession, row: Round, key: ApiKey, tools: ToolCache
         members = {tool.exposed_name: tool.snapshot_digest for tool in visible}
         frozen_set = frozen_set_digest(members.items())
     else:
-        task = _task_of(session, row.task_id, row.key_id)
+        task = live_task(session, row.key_id, row.task_id)
+        begin_task(session, task.id)
         world, bindings = load_task_world(session, task, key, request)
         visible = world.visible()
         members, frozen_set = None, task.frozen_set_digest
@@ -349,9 +346,7 @@ def _request_filter(row: Round) -> RequestFilter:
 def _place_of(session: Session, row: Round) -> CallerPlace:
     """Say where the caller of a round stands: with its conversation's program, or at the gateway."""
     conversation = None if row.conversation_id is None else session.get(Conversation, row.conversation_id)
-    version_id = None if conversation is None else conversation.program_version_id
-    version = None if version_id is None else session.get(ProgramVersion, version_id)
-    return load_standing(session, version, conversation, row.profile_key, row.implementations).place
+    return place_in(session, conversation, row.profile_key, row.implementations)
 
 
 def _judge_all(world: World, calls: Sequence[_Asked], loader: "_Snapshots") -> list[_Bound | _Turned]:

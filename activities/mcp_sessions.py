@@ -181,6 +181,7 @@ class McpSessions:
                 "protocolVersion": session.protocol_version,
                 "era": session.era,
                 "serverInfo": session.server_info,
+                "hasSessionId": session.session_id is not None,
                 "url": new.url,
             },
             connection_version=wanted.connection_version,

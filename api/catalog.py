@@ -1,14 +1,21 @@
 """Views of the catalog: what a request may use, and which level hides the rest."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from api.errors import unknown_profile
 from api.function_format import FunctionCache, function_text
 from governance.canonical import JSON
 from governance.decision import Allowed, Denied, NeedsApproval, decide
-from models.catalog import World
+from governance.filters import RequestFilter
+from models.catalog import World, load_world
+from models.conversation import Conversation
+from models.key import ApiKey
+from models.place import place_in
+from models.round_place import has_profile
 from models.tool import CatalogTool, load_snapshots
 
 
@@ -23,6 +30,31 @@ class HiddenTool:
     def to_json(self) -> dict[str, JSON]:
         """Return the tool as shown: name, level, reason."""
         return {"name": self.name, "level": self.level, "reason": self.reason}
+
+
+def world_in(
+    session: Session,
+    key: ApiKey,
+    request: RequestFilter,
+    conversation: Conversation | None,
+    profile_key: str | None = None,
+) -> World:
+    """Return what a key's caller may use in a conversation, or at the gateway without one.
+
+    Raises:
+        APIProblem: invalid_request for a profile that the conversation's program does not have.
+    """
+    if profile_key is not None and not has_profile(session, conversation, profile_key):
+        raise unknown_profile(profile_key, status=400)
+    return load_world(session, key, request, place_in(session, conversation, profile_key))
+
+
+def list_text(texts: Sequence[str], hidden: Sequence[HiddenTool] | None) -> str:
+    """Return a list of tools as JSON; each tool's text is kept as it is, and not encoded again."""
+    body = '{"tools":[' + ",".join(texts) + "]"
+    if hidden is not None:
+        body += ',"hidden":' + json.dumps([tool.to_json() for tool in hidden], ensure_ascii=False)
+    return body + "}"
 
 
 def functions_of(session: Session, tools: Sequence[CatalogTool], functions: FunctionCache) -> list[str]:

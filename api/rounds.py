@@ -12,12 +12,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from api.deps import APIDeps
-from api.engine import RoundStart, Start, Wait, workflow_id_of
+from api.engine import Cancel, RoundStart, Start, Wait, workflow_id_of
 from api.errors import APIProblem, Audited, invalid_field, not_found, unknown_profile
 from api.results import RoundAnswer, load_answer
 from governance.canonical import JSON, canonical_bytes, digest_of
 from governance.codes import ErrorCode, RoundState
 from governance.resolutions import OnUnknown
+from models.audit import AuditFact, AuditKind, append_audit
 from models.base import new_id
 from models.database import DatabaseError, ReadSession, WriteSession
 from models.key import ApiKey
@@ -35,6 +36,9 @@ from models.round import (
 from models.round_place import PlaceFault, PlaceRefused, RoundPlace, settle_place
 
 logger = logging.getLogger(__name__)
+
+CANCELED_BEFORE_START = "canceled_before_start"
+"""Why a round that the engine never heard of was abandoned."""
 
 
 @dataclass(frozen=True)
@@ -295,3 +299,31 @@ def owned_round(session: Session, key: ApiKey, round_id: str) -> Round:
     if row is None:
         raise not_found("round", round_id)
     return row
+
+
+async def stop_round(deps: APIDeps, round_id: str, workflow_id: str, asking: tuple[str, str]) -> RoundState:
+    """Tell the workflow of a round to stop, and write down who asked, as (actor, request id).
+
+    Raises:
+        APIProblem: cancel_unavailable where the engine cannot be reached.
+    """
+    actor, request_id = asking
+    fact = AuditFact(AuditKind.ROUND_CANCEL_REQUESTED, actor=actor, request_id=request_id, round_id=round_id)
+    match await deps.engine.cancel_round(workflow_id):
+        case Cancel.ACCEPTED:
+            return await deps.database.write(_record_cancel, round_id, fact, abandon=False)
+        case Cancel.UNKNOWN_WORKFLOW:
+            return await deps.database.write(_record_cancel, round_id, fact, abandon=True)
+        case Cancel.UNREACHABLE:
+            raise APIProblem(
+                ErrorCode.CANCEL_UNAVAILABLE, {"round_id": round_id}, audited=Audited(round_id=round_id)
+            )
+
+
+def _record_cancel(session: WriteSession, round_id: str, fact: AuditFact, *, abandon: bool) -> RoundState:
+    """Write the request down; a round that the engine does not know and that never began is abandoned."""
+    append_audit(session, fact)
+    if abandon:
+        abandon_round(session, round_id, CANCELED_BEFORE_START)
+    row = session.get(Round, round_id)
+    return RoundState.RUNNING if row is None else row.state

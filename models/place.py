@@ -53,3 +53,15 @@ def load_standing(
         implementations=dict(implementations or {}),
     )
     return Standing(place, definition, key, subagent)
+
+
+def place_in(
+    session: Session,
+    conversation: Conversation | None,
+    wanted_profile: str | None = None,
+    implementations: Mapping[str, str] | None = None,
+) -> CallerPlace:
+    """Say where a caller stands: with its conversation's program, or at the gateway without one."""
+    version_id = None if conversation is None else conversation.program_version_id
+    version = None if version_id is None else session.get(ProgramVersion, version_id)
+    return load_standing(session, version, conversation, wanted_profile, implementations).place

@@ -10,7 +10,7 @@ from governance.profiles import knows_profile
 from models.conversation import Conversation, find_conversation
 from models.place import NO_PROGRAM
 from models.program import ProgramVersion
-from models.task import TERMINAL_TASK_STATES, Task, find_task
+from models.task import TERMINAL_TASK_STATES, Task
 
 
 class PlaceFault(StrEnum):
@@ -64,9 +64,13 @@ def settle_place(session: Session, key_id: str, place: RoundPlace) -> str | None
     return place.conversation_id
 
 
-def live_task(session: Session, key_id: str, task_id: str) -> Task:
-    """Return a key's task that takes rounds; raises PlaceRefused for any other."""
-    task = find_task(session, task_id)
+def live_task(session: Session, key_id: str, task_id: str, *, hold: bool = False) -> Task:
+    """Return a key's task that takes rounds; with `hold` it does not end before the transaction does.
+
+    Raises:
+        PlaceRefused: for any other task.
+    """
+    task = session.get(Task, task_id, with_for_update={"read": True} if hold else None)
     if task is None or task.key_id != key_id:
         raise PlaceRefused(PlaceFault.UNKNOWN_TASK, task_id)
     if task.state in TERMINAL_TASK_STATES:
@@ -83,7 +87,7 @@ def has_profile(session: Session, conversation: Conversation | None, profile_key
 
 
 def _of_task(session: Session, key_id: str, place: RoundPlace, task_id: str) -> str:
-    task = live_task(session, key_id, task_id)
+    task = live_task(session, key_id, task_id, hold=True)
     # What a task was frozen with counts for all its rounds; to ignore another wish would be to hide it.
     if place.conversation_id not in (None, task.conversation_id):
         raise PlaceRefused(PlaceFault.FIXED_BY_TASK, "conversation_id")

@@ -21,7 +21,7 @@ from models.binding import (
 )
 from models.catalog import CallerPlace, RefusedImplementation, World, governed_tool, load_context, load_world
 from models.connection import Connection
-from models.conversation import Conversation
+from models.conversation import Conversation, ConversationState
 from models.database import WriteSession
 from models.key import ApiKey
 from models.payload import store_payload
@@ -138,6 +138,16 @@ class ToolNotGoverned(TaskRefused):
         self.tool_name = tool_name
 
 
+class ConversationNotActive(TaskRefused):
+    """The conversation takes no new work."""
+
+    def __init__(self, conversation_id: str, state: str) -> None:
+        """Name the conversation and its state."""
+        super().__init__(f"The conversation {conversation_id!r} is {state}.")
+        self.conversation_id = conversation_id
+        self.state = state
+
+
 class KeyGone(TaskRefused):
     """The key that the task would act as does not exist or is disabled."""
 
@@ -154,11 +164,17 @@ def create_task(session: WriteSession, new: NewTask) -> Task:
     first one, and a frozen set of its own.
 
     Raises:
-        TaskRefused: an implementation may not be bound, or the key is gone; nothing is to be kept.
+        TaskRefused: the conversation is not active, an implementation may not be bound, or the key is gone;
+            nothing is to be kept.
     """
     conversation = session.scalars(
-        select(Conversation).where(Conversation.id == new.conversation_id).with_for_update()
+        select(Conversation)
+        .where(Conversation.id == new.conversation_id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
     ).one()
+    if conversation.state is not ConversationState.ACTIVE:
+        raise ConversationNotActive(conversation.id, conversation.state.value)
     key = session.get(ApiKey, conversation.key_id)
     if key is None or not key.enabled:
         raise KeyGone(conversation.key_id)

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from api.catalog import explain
+from api.catalog import explain, world_in
 from api.deps import APIDeps, Deps
 from api.documented import CONTROL_PLANE, refusals
 from api.errors import not_found, problem_of_filter
@@ -17,13 +17,16 @@ from api.pages import DEFAULT_PAGE, Cursor, Limit, id_of, page_of
 from api.results import RoundAnswer, load_answer
 from api.routes.keys import load_key
 from api.schemas.records import ExplanationBody, OperatorRoundBody, RoundPage
-from api.schemas.values import PublicId
+from api.schemas.values import PublicId, Text
+from api.tasks import show_binding
 from governance.canonical import JSON
 from governance.codes import ErrorCode, RoundState
 from governance.filters import InvalidFilter, RequestFilter, parse_request_filter
-from models.catalog import load_world
+from models.binding import load_bindings_by_id
+from models.binding_payload import load_binding_payloads
+from models.conversation import find_conversation
 from models.database import ReadSession
-from models.round import Round, find_round
+from models.round import Round, find_round, load_round_calls
 
 PublicIdQuery = Annotated[PublicId | None, Query()]
 """An id to look for."""
@@ -63,12 +66,13 @@ async def list_rounds(
 )
 async def get_round(request: Request, deps: Deps, round_id: PublicId) -> Response:
     """Look at a round of any key."""
-    answer = await deps.database.read(_get_round, round_id, deps.settings.result_inline_max_bytes)
+    answer, facts = await deps.database.read(_get_round, round_id, deps.settings.result_inline_max_bytes)
     shown = {
         **answer.to_json(language_of(request)),
         "key_id": answer.key_id,
         "workflow_id": answer.workflow_id,
         "engine_url": _engine_url(deps, answer.workflow_id),
+        **facts,
     }
     return JSONResponse(shown)
 
@@ -91,12 +95,21 @@ async def explain_key(
     include_tools: Annotated[
         list[str] | None, Query(description="As the header x-mcp-include-tools.")
     ] = None,
+    conversation: Annotated[PublicId | None, Query(description="A conversation of the key.")] = None,
+    profile: Annotated[
+        Text | None, Query(max_length=255, description="The profile that a round there would ask for.")
+    ] = None,
 ) -> Response:
-    """Say of every live tool whether the key may use it in a request with these headers, and why not."""
+    """Say of every live tool whether the key may use it in a request with these headers, and why not.
+
+    In a conversation of the key the tools are those of its program, seen through the profile and the subagent
+    policy that hold there.
+    """
     request_filter = parse_request_filter(include_clients, include_tools)
     if isinstance(request_filter, InvalidFilter):
         raise problem_of_filter(request_filter)
-    return JSONResponse({"key": key, "tools": await deps.database.read(_explain, key, request_filter)})
+    tools = await deps.database.read(_explain, key, request_filter, conversation, profile)
+    return JSONResponse({"key": key, "tools": tools})
 
 
 def _list_rounds(session: ReadSession, query: Select[Round], limit: int) -> dict[str, JSON]:
@@ -118,11 +131,22 @@ def _show_round(row: Round) -> dict[str, JSON]:
     }
 
 
-def _get_round(session: ReadSession, round_id: str, inline_max_bytes: int) -> RoundAnswer:
+def _get_round(
+    session: ReadSession, round_id: str, inline_max_bytes: int
+) -> tuple[RoundAnswer, dict[str, JSON]]:
     row = find_round(session, round_id)
     if row is None:
         raise not_found("round", round_id)
-    return load_answer(session, row, inline_max_bytes)
+    answer = load_answer(session, row, inline_max_bytes)
+    called = {call.binding_id for call in load_round_calls(session, row.id) if call.binding_id is not None}
+    bindings = sorted(load_bindings_by_id(session, called).values(), key=lambda one: one.tool_name)
+    payloads = load_binding_payloads(session, bindings, row.key_id, row.conversation_id)
+    return answer, {
+        "task_id": row.task_id,
+        "conversation_id": row.conversation_id,
+        "profile_key": row.profile_key,
+        "bindings": [show_binding(binding, payloads[binding.id]) for binding in bindings],
+    }
 
 
 def _engine_url(deps: APIDeps, workflow_id: str) -> str | None:
@@ -133,5 +157,15 @@ def _engine_url(deps: APIDeps, workflow_id: str) -> str | None:
     return f"{base.rstrip('/')}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}"
 
 
-def _explain(session: Session, key_id: str, request_filter: RequestFilter) -> list[dict[str, JSON]]:
-    return explain(load_world(session, load_key(session, key_id), request_filter))
+def _explain(
+    session: Session,
+    key_id: str,
+    request_filter: RequestFilter,
+    conversation_id: str | None,
+    profile: str | None,
+) -> list[dict[str, JSON]]:
+    key = load_key(session, key_id)
+    conversation = None if conversation_id is None else find_conversation(session, conversation_id, key_id)
+    if conversation is None and conversation_id is not None:
+        raise not_found("conversation", conversation_id)
+    return explain(world_in(session, key, request_filter, conversation, profile))

@@ -8,19 +8,26 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from api.deps import APIDeps
 from api.documented import BODY, DATA_PLANE, json_body, refusals
-from api.engine import Cancel
-from api.errors import RETRY_AFTER_S, APIProblem, Audited
+from api.errors import RETRY_AFTER_S, APIProblem
 from api.events import EventFeed, parse_last_event_id
 from api.identity import Caller, DataCaller
 from api.results import RoundAnswer, load_answer
-from api.rounds import Accepted, AskedCall, AskedRound, find_repeat, join_round, owned_round, run_round
+from api.rounds import (
+    Accepted,
+    AskedCall,
+    AskedRound,
+    find_repeat,
+    join_round,
+    owned_round,
+    run_round,
+    stop_round,
+)
 from api.schemas.calls import AcceptedBody, RoundBody, StartRoundBody, ToolCallBody
 from api.schemas.values import IdempotencyKey, PublicId
 from governance.codes import TERMINAL_ROUND_STATES, ErrorCode, RoundState
-from models.audit import AuditFact, AuditKind, append_audit
-from models.database import ReadSession, WriteSession
+from models.database import ReadSession
 from models.key import ApiKey
-from models.round import Round, abandon_round
+from models.round import Round
 from models.round_place import RoundPlace
 from workflows.messages import MAX_CALLS
 
@@ -29,9 +36,6 @@ ROUND_ID_HEADER = "x-sluicegate-round-id"
 
 DEFAULT_WAIT_S = 30.0
 """How long a round is waited for where the body does not say."""
-
-CANCELED_BEFORE_START = "canceled_before_start"
-"""Why a round that the engine never heard of was abandoned."""
 
 router = APIRouter(tags=["data plane"])
 
@@ -192,24 +196,4 @@ async def cancel_running(caller: DataCaller, row: Round) -> RoundState:
     Raises:
         APIProblem: cancel_unavailable where the engine cannot be reached.
     """
-    fact = AuditFact(
-        AuditKind.ROUND_CANCEL_REQUESTED, actor=row.key_id, request_id=caller.request_id, round_id=row.id
-    )
-    match await caller.deps.engine.cancel_round(row.workflow_id):
-        case Cancel.ACCEPTED:
-            return await caller.deps.database.write(_record_cancel, row.id, fact, abandon=False)
-        case Cancel.UNKNOWN_WORKFLOW:
-            return await caller.deps.database.write(_record_cancel, row.id, fact, abandon=True)
-        case Cancel.UNREACHABLE:
-            raise APIProblem(
-                ErrorCode.CANCEL_UNAVAILABLE, {"round_id": row.id}, audited=Audited(round_id=row.id)
-            )
-
-
-def _record_cancel(session: WriteSession, round_id: str, fact: AuditFact, *, abandon: bool) -> RoundState:
-    """Write the request down; a round that the engine does not know and that never began is abandoned."""
-    append_audit(session, fact)
-    if abandon:
-        abandon_round(session, round_id, CANCELED_BEFORE_START)
-    row = session.get(Round, round_id)
-    return RoundState.RUNNING if row is None else row.state
+    return await stop_round(caller.deps, row.id, row.workflow_id, (row.key_id, caller.request_id))

@@ -1,12 +1,11 @@
 """The tools that a request may use."""
 
-import json
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from api.catalog import HiddenTool, functions_of, hidden_tools
+from api.catalog import HiddenTool, functions_of, hidden_tools, list_text
 from api.documented import DATA_PLANE, refusals
 from api.errors import APIProblem
 from api.identity import Caller, DataCaller
@@ -34,11 +33,7 @@ async def list_tools(
     `explain=1` also lists the hidden ones with the level that removed each; the key must be allowed to.
     """
     texts, hidden = await caller.read(_list, caller, explain=explain)
-    # Each tool's text is kept as it is, so that a long list is joined and not encoded again.
-    body = '{"tools":[' + ",".join(texts) + "]"
-    if hidden is not None:
-        body += ',"hidden":' + json.dumps([tool.to_json() for tool in hidden], ensure_ascii=False)
-    return Response(body + "}", media_type="application/json")
+    return Response(list_text(texts, hidden), media_type="application/json")
 
 
 def _list(

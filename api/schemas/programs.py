@@ -7,7 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from api.schemas.values import AnyJSON, ShortText, StoredId, Text
 from governance.modes import GovernanceMode, SourceKind
+from models.connection import Transport
 from models.conversation import ConversationState
+from models.mcp_session import SessionState
 from models.task import TaskKind, TaskState
 
 Slug = Annotated[Text, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -189,6 +191,24 @@ class CreateTaskBody(BaseModel):
     input: AnyJSON = None
 
 
+class SessionFacts(BaseModel):
+    """The MCP session that a binding's calls use; its id is only ever masked."""
+
+    transport_kind: Transport
+    server_url: str
+    tool_name: str = Field(description="The tool's name on its server.")
+    session_id: str | None = Field(description="Masked; null where there is none.")
+    session_state: SessionState
+    last_sse_event: dict[str, AnyJSON] | None = Field(None, description="Its method and time.")
+    initialize_result: dict[str, AnyJSON] | None = Field(None, description="While the session is open.")
+
+
+class BindingPayloadBody(BaseModel):
+    """What a binding shows beside its decision; empty until its server was first called."""
+
+    mcp: SessionFacts | None = None
+
+
 class BindingBody(BaseModel):
     """What a tool's name means for a task."""
 
@@ -199,6 +219,7 @@ class BindingBody(BaseModel):
     governance_mode: GovernanceMode
     binding_reason: str
     snapshot_digest: str
+    binding_payload: BindingPayloadBody
 
 
 class TaskBody(BaseModel):
@@ -213,6 +234,8 @@ class TaskBody(BaseModel):
     state: TaskState
     profile_key: str
     frozen_set_digest: str
+    created_at: datetime
+    finished_at: datetime | None
     bindings: list[BindingBody]
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from api.schemas.calls import RoundBody
+from api.schemas.programs import BindingBody
 from governance.codes import RoundState
 from governance.decision import Level
 
@@ -38,6 +39,11 @@ class OperatorRoundBody(RoundBody):
     key_id: str
     workflow_id: str
     engine_url: str | None
+    task_id: str | None
+    conversation_id: str | None
+    profile_key: str | None
+    bindings: list[BindingBody]
+    """Those of the tools that were called, with the sessions that they use."""
 
 
 class ExplainedTool(BaseModel):
