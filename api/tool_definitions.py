@@ -13,7 +13,7 @@ from api.etags import check_if_match, etag_of
 from api.pages import id_of, page_of
 from api.schemas.programs import AddImplementationBody
 from governance.canonical import JSON
-from governance.codes import ErrorCode
+from governance.codes import ErrorCode, IdempotencyClass
 from governance.modes import GovernanceMode, SelectionRule
 from models.added_implementation import add_implementation, find_listed, remove_implementation
 from models.connection_tools import reference_of
@@ -137,6 +137,28 @@ def put_approval(
     return show_definition(session, definition)
 
 
+def put_idempotency(
+    session: WriteSession,
+    definition_id: str,
+    wanted: IdempotencyClass | None,
+    if_match: str | None,
+    request_id: str,
+) -> dict[str, JSON]:
+    """Say how calls of a tool may be repeated; None leaves it to its connection. Frozen calls keep theirs."""
+    definition = _load(session, definition_id)
+    hold_definition(session, definition)
+    check_if_match(if_match, _etag(session, definition), "tool")
+    before = definition.idempotency
+    if before is not wanted:
+        definition.idempotency = wanted
+        session.flush()
+        reproject_definition(session, definition)
+        record_change(
+            session, request_id, "put_idempotency", definition=definition.id, before=before, after=wanted
+        )
+    return show_definition(session, definition)
+
+
 def add_candidate(
     session: WriteSession,
     definition_id: str,
@@ -245,6 +267,7 @@ def show_definition(session: Session, definition: ToolDefinition) -> dict[str, J
         "pinned_digest": pinned,
         "changed_since_pinned": changed,
         "requires_approval": definition.requires_approval,
+        "idempotency": definition.idempotency,
         "retired": definition.retired_at is not None,
         "implementations": [_show(row, kind, snapshots[row.snapshot_digest]) for row, kind in rows],
         "etag": _etag(session, definition),
@@ -264,6 +287,8 @@ def _show(row: ToolImplementation, kind: SourceKind, content: bytes) -> dict[str
         "snapshot_digest": row.snapshot_digest,
         "parallel_safe": snapshot["parallel_safe"],
         "policy_provenance": snapshot["policy_provenance"],
+        "idempotency": snapshot["idempotency"],
+        "idempotency_provenance": snapshot.get("idempotency_provenance", []),
     }
 
 
@@ -311,6 +336,7 @@ def _etag(session: Session, definition: ToolDefinition) -> str:
             "has_approved_list": definition.has_approved_list,
             "pinned_digest": definition.pinned_digest,
             "requires_approval": definition.requires_approval,
+            "idempotency": definition.idempotency,
             "added": [row.id for row, _ in _implementations(session, definition.id) if row.is_added],
         }
     )

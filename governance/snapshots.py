@@ -1,7 +1,7 @@
 """What a round froze of a tool, named by its content. Pure: no I/O."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from governance.canonical import JSON, digest_of
@@ -35,10 +35,18 @@ class ToolSnapshot:
     requires_approval: bool = False
     argument_rules: tuple[JSON, ...] = ()
     server_url: str | None = None
+    idempotency_provenance: tuple[tuple[str, str], ...] = ()
+    """(layer, class) of all that had a say, the last of which decided; empty where the source alone had."""
+
+    def with_idempotency(self, wanted: IdempotencyClass) -> "ToolSnapshot":
+        """Return the snapshot with an operator's setting of the tool, which goes before its source's."""
+        layer = "source" if self.connection is None else "connection"
+        provenance = ((layer, self.idempotency.value), ("tool", wanted.value))
+        return replace(self, idempotency=wanted, idempotency_provenance=provenance)
 
     def to_json(self) -> dict[str, JSON]:
         """Return the snapshot as stored; `digest` is taken over this."""
-        return {
+        stored: dict[str, JSON] = {
             "exposed_name": self.exposed_name,
             "upstream_name": self.upstream_name,
             "connection": self.connection,
@@ -56,6 +64,12 @@ class ToolSnapshot:
             "argument_rules": list(self.argument_rules),
             "server_url": self.server_url,
         }
+        if self.idempotency_provenance:
+            # Left out where it is empty, so that snapshots that were stored before have the digest they had.
+            stored["idempotency_provenance"] = [
+                {"layer": layer, "value": value} for layer, value in self.idempotency_provenance
+            ]
+        return stored
 
     @classmethod
     def from_json(cls, payload: Mapping[str, JSON]) -> "ToolSnapshot":
@@ -79,6 +93,9 @@ class ToolSnapshot:
             requires_approval=payload["requires_approval"],
             argument_rules=tuple(payload["argument_rules"]),
             server_url=payload["server_url"],
+            idempotency_provenance=tuple(
+                (layer["layer"], layer["value"]) for layer in payload.get("idempotency_provenance", ())
+            ),
         )
 
     @cached_property

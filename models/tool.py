@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from governance.canonical import JSON, canonical_bytes
+from governance.codes import IdempotencyClass
 from governance.modes import GovernanceMode, SourceKind
 from governance.snapshots import frozen_set_digest
 from models.base import Base, Configuration, Digest, EnumByValue, PublicId, new_id, utc_now
@@ -112,6 +113,8 @@ class ToolDefinition(Base):
     """The content that an operator accepted; an implementation with other content is refused."""
     requires_approval: Mapped[bool] = mapped_column(default=False)
     """Whether an operator wants each call of the tool approved by a person."""
+    idempotency: Mapped[IdempotencyClass | None] = mapped_column(EnumByValue(IdempotencyClass))
+    """What an operator says of repeating the tool's calls; None leaves it to its connection or source."""
     argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
     """See `models.argument_rule`."""
     retired_at: Mapped[datetime | None]

@@ -17,6 +17,7 @@ from api.schemas.programs import (
     DefinitionPage,
     PutApprovalBody,
     PutApprovedBody,
+    PutIdempotencyBody,
     PutPinBody,
 )
 from api.schemas.values import PublicId
@@ -26,6 +27,7 @@ from api.tool_definitions import (
     list_definitions,
     put_approval,
     put_approved,
+    put_idempotency,
     put_pin,
     read_definition,
     remove_candidate,
@@ -83,6 +85,23 @@ async def approve(request: Request, deps: Deps, definition_id: PublicId) -> Resp
     request_id: str = request.state.request_id
     shown = await deps.database.write(
         put_approved, definition_id, body.implementations, if_match_of(request), request_id
+    )
+    return JSONResponse(shown, headers={"etag": shown["etag"]})
+
+
+@router.put(
+    "/{definition_id}/idempotency",
+    operation_id="putToolIdempotency",
+    openapi_extra=json_body(PutIdempotencyBody),
+    responses={200: {"model": DefinitionBody}, **EDIT},
+    response_class=Response,
+)
+async def repeat(request: Request, deps: Deps, definition_id: PublicId) -> Response:
+    """Say how calls of a tool may be repeated when their outcome is unknown; frozen rounds keep theirs."""
+    body = await read_model(request, PutIdempotencyBody, deps.settings.body_max_bytes)
+    request_id: str = request.state.request_id
+    shown = await deps.database.write(
+        put_idempotency, definition_id, body.idempotency, if_match_of(request), request_id
     )
     return JSONResponse(shown, headers={"etag": shown["etag"]})
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from api.schemas.values import AnyJSON, ShortText, StoredId, Text
+from governance.codes import IdempotencyClass
 from governance.modes import GovernanceMode, SourceKind
 from models.connection import Transport
 from models.conversation import ConversationState
@@ -251,6 +252,7 @@ class DefinitionBody(BaseModel):
     pinned_digest: str | None
     changed_since_pinned: bool
     requires_approval: bool
+    idempotency: IdempotencyClass | None = Field(description="The tool's own; null follows its connection.")
     retired: bool
     implementations: list["ImplementationBody"]
     etag: str
@@ -269,6 +271,10 @@ class ImplementationBody(BaseModel):
     snapshot_digest: str
     parallel_safe: bool
     policy_provenance: list[dict[str, AnyJSON]]
+    idempotency: IdempotencyClass
+    idempotency_provenance: list[dict[str, str]] = Field(
+        description="The layers that it came from, the last decides; empty where the tool has no setting."
+    )
 
 
 class DefinitionPage(BaseModel):
@@ -292,6 +298,14 @@ class PutApprovalBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     required: bool
+
+
+class PutIdempotencyBody(BaseModel):
+    """How calls of the tool may be repeated; null leaves it to its connection."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    idempotency: IdempotencyClass | None
 
 
 class AddImplementationBody(BaseModel):

@@ -92,6 +92,45 @@ async def test_a_pin_holds_until_it_is_moved_or_removed(api: APIBench) -> None:
     assert removed.json()["pinned_digest"] is None
 
 
+async def test_a_tools_own_idempotency_goes_before_its_connections_until_it_is_taken_away(
+    api: APIBench,
+) -> None:
+    await api.database.write(add_connection, ConnectionPlan())
+    found = (await api.operator("GET", "/api/v1/tools", params={"tool_name": "files-read"})).json()["items"][
+        0
+    ]
+    other = (await api.operator("GET", "/api/v1/tools", params={"tool_name": "files-write"})).json()["items"][
+        0
+    ]
+    path = f"/api/v1/tools/{found['id']}"
+
+    async def shown(tool: str = path) -> tuple[Any, str, list[tuple[str, str]]]:
+        body = (await api.operator("GET", tool)).json()
+        [row] = body["implementations"]
+        layers = [(layer["layer"], layer["value"]) for layer in row["idempotency_provenance"]]
+        return body["idempotency"], row["idempotency"], layers
+
+    assert await shown() == (None, "unsafe", [])
+    late = await api.operator("PUT", f"{path}/idempotency", json={"idempotency": "safe"})
+    assert late.status_code == 200
+    assert await shown() == ("safe", "safe", [("connection", "unsafe"), ("tool", "safe")])
+    assert await shown(f"/api/v1/tools/{other['id']}") == (None, "unsafe", [])
+
+    stale = await api.operator(
+        "PUT", f"{path}/idempotency", json={"idempotency": None}, headers={"if-match": found["etag"]}
+    )
+    wrong = await api.operator("PUT", f"{path}/idempotency", json={"idempotency": "sometimes"})
+    edited = await api.operator("PATCH", "/api/v1/mcp/clients/files", json={"idempotency": "keyed"})
+    assert (stale.status_code, wrong.status_code, edited.status_code) == (412, 400, 200), edited.text
+    assert await shown() == ("safe", "safe", [("connection", "keyed"), ("tool", "safe")])
+
+    await api.operator("PUT", f"{path}/idempotency", json={"idempotency": None})
+    assert await shown() == (None, "keyed", [])
+    pins = {row["content_digest"] for row in found["implementations"]}
+    kept = {row["content_digest"] for row in (await api.operator("GET", path)).json()["implementations"]}
+    assert kept == pins
+
+
 async def test_policies_are_shown_with_the_layers_that_they_came_from(api: APIBench) -> None:
     _, found = await whitelisted(api)
     overlay = {"match": {"tool_name": "exec_command"}, "execution_policy": {"parallel_safe": True}}

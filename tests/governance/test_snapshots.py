@@ -32,7 +32,7 @@ SNAPSHOT = ToolSnapshot(
 CORE = ToolSnapshot("subagent_list", "subagent_list", None, None, "core_matrix", None, {})
 
 
-@pytest.mark.parametrize("snapshot", [SNAPSHOT, CORE])
+@pytest.mark.parametrize("snapshot", [SNAPSHOT, CORE, SNAPSHOT.with_idempotency(IdempotencyClass.SAFE)])
 def test_a_stored_snapshot_reads_back_under_the_same_digest(snapshot: ToolSnapshot) -> None:
     read = ToolSnapshot.from_json(json.loads(json.dumps(snapshot.to_json())))
 
