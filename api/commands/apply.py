@@ -14,9 +14,10 @@ from api.commands.option_groups import with_groups
 from api.commands.output import clean, print_json, print_line
 from api.commands.policies import OVERLAYS
 from api.commands.server import Admin, Server
-from api.configuration.document import Document, DocumentProblem, read_document
+from api.configuration.document import Document, read_document
 from api.configuration.loading import References, parse_yaml
 from api.configuration.plan import Action, Change, Current, Kind, plan
+from api.configuration.problems import DocumentProblem
 
 app = typer.Typer()
 

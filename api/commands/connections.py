@@ -12,8 +12,8 @@ from api.commands.failures import UsageFailed
 from api.commands.option_groups import with_groups
 from api.commands.output import print_facts, print_json, print_line, print_note, print_table, when
 from api.commands.server import Admin
-from api.configuration.document import DocumentProblem
 from api.configuration.loading import References
+from api.configuration.problems import DocumentProblem
 from governance.canonical import JSON
 from governance.codes import IdempotencyClass
 

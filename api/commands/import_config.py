@@ -12,8 +12,8 @@ from api.commands.json_input import read_json_file
 from api.commands.option_groups import with_groups
 from api.commands.output import clean, print_json, print_line
 from api.commands.server import Admin, Server
-from api.configuration.document import DocumentProblem
 from api.configuration.mcp_json import Entry, HTTPEntry, StdioEntry, read_servers
+from api.configuration.problems import DocumentProblem
 
 FIRST_PORT = 8100
 """The port that the first bridge is suggested on; the next takes the next."""
@@ -79,7 +79,11 @@ def _connect(
     notes = list(entry.notes)
     if entry.name in known:
         same = known[entry.name] == entry.url
-        state = "exists already" if same else f"exists already with another URL, {known[entry.name]}"
+        state = (
+            "exists already; see `connections set`"
+            if same
+            else f"exists already with another URL, {known[entry.name]}"
+        )
         return _row(entry.listed_name, entry.name, state, notes)
     if dry_run:
         return _row(entry.listed_name, entry.name, f"would become connection {entry.name}", notes)

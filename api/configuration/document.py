@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from api.bodies import problem_of
+from api.configuration.problems import DocumentProblem
 from api.schemas.connections import ConnectionSettings, NoAuth
 from api.schemas.quotas import PutQuotaBody
 from governance.argument_rules import RuleLevel, rules_problem
@@ -29,10 +30,6 @@ NULL_MEANS_NONE = frozenset({"tools_to_execute", "max_concurrency", "tool_prices
 """Settings of a connection that null takes away; of every other it says nothing."""
 
 SECTION = ConfigDict(extra="forbid")
-
-
-class DocumentProblem(Exception):
-    """A document cannot be meant; says where and why, never a secret."""
 
 
 class KeyDocument(BaseModel):

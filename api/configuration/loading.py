@@ -11,7 +11,7 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 from yaml.events import AliasEvent
 
-from api.configuration.document import DocumentProblem
+from api.configuration.problems import DocumentProblem
 from governance.canonical import JSON, is_array, is_object
 
 LARGEST_FILE = 4 * 1024 * 1024

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from api.configuration.document import DocumentProblem
+from api.configuration.problems import DocumentProblem
 from governance.canonical import JSON, is_array, is_object
 from governance.connection_auth import AuthKind, headers_problem
 from governance.names import check_connection_name

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from api.configuration.document import ConnectionDocument, Document, DocumentProblem, KeyDocument
+from api.configuration.document import ConnectionDocument, Document, KeyDocument
+from api.configuration.problems import DocumentProblem
 from governance.canonical import JSON, is_object
 from governance.connection_auth import shown_auth
 

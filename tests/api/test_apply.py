@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from api.commands.failures import CommandFailed
 from api.commands.root import root
-from api.configuration.document import DocumentProblem, read_document
+from api.configuration.document import read_document
 from api.configuration.loading import References, parse_yaml
 from api.configuration.mcp_json import (
     HTTPEntry,
@@ -23,6 +23,7 @@ from api.configuration.mcp_json import (
     network_of,
     read_servers,
 )
+from api.configuration.problems import DocumentProblem
 from models.connection import Network, Transport
 from tests.api.bench import ADMIN_TOKEN
 from tests.gateway.stage import Stage, listed_names, stage

@@ -7,8 +7,9 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client
 
-from api.configuration.document import DocumentProblem, read_document
+from api.configuration.document import read_document
 from api.configuration.loading import parse_yaml
+from api.configuration.problems import DocumentProblem
 from tests.api.test_apply import run, write
 from tests.gateway.stage import Stage, stage
 from tests.support.databases import sqlite_copy
