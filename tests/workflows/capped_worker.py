@@ -36,4 +36,5 @@ async def run(url: str, address: str, task_queue: str, upstream: str, lease_s: f
 
 
 if __name__ == "__main__":
-    asyncio.run(run(*sys.argv[1:5], float(sys.argv[5])))
+    _, database_url, temporal, queue, server, lease = sys.argv
+    asyncio.run(run(database_url, temporal, queue, server, float(lease)))
