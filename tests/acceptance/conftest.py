@@ -123,8 +123,8 @@ class TaskFacts:
 
 STATES: dict[str, JSON] = {
     "conversation_state": "active",
-    # Whoever runs the agent's loop moves the task; the rounds of a task leave it as it is.
-    "task": ["turn_step", 1, "queued"],
+    # Its first round sets it running; it ends when its program says so.
+    "task": ["turn_step", 1, "running"],
     "rounds": ["completed"] * 3,
     "rounds_of_the_conversation": True,
     "one_frozen_set": True,
