@@ -27,6 +27,7 @@ from api.schemas.programs import (
     HandshakeBody,
     PutApprovalBody,
     PutApprovedBody,
+    PutIdempotencyBody,
     PutPinBody,
     RegisterVersionBody,
 )
@@ -90,6 +91,7 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     PutApprovedBody,
     PutApprovalBody,
     AddImplementationBody,
+    PutIdempotencyBody,
     PutPinBody,
     ResolveBody,
     VerifyAuditBody,
