@@ -26,11 +26,11 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
     ),
     ErrorCode.INVALID_KEY: (
         (
-            "The credential is missing, unknown or expired. Send 'Authorization: Bearer …' with an API key on"
-            " /v1 and /mcp, with the admin token on /api/v1."
+            "The credential is missing, unknown or expired. Send 'Authorization: Bearer <credential>' with"
+            " an API key on /v1 and /mcp, with the admin token on /api/v1."
         ),
         (
-            "凭据缺失、未知或已过期。请发送 'Authorization: Bearer …'："
+            "凭据缺失、未知或已过期。请发送 'Authorization: Bearer <credential>'："
             "/v1 与 /mcp 使用 API 密钥，/api/v1 使用管理员令牌。"
         ),
     ),

@@ -71,9 +71,7 @@ async def every_way_in(gateway: Stage, agent: Agent) -> list[int]:
     answers = [
         await http.get(f"/v1/mcp/tools?q={MARK}", headers={**marks("list"), **secret}),
         await http.post("/v1/mcp/tool/execute", headers={**marks("execute"), **secret}, json=call),
-        await http.post(
-            "/v1/rounds", headers={**marks("round"), **secret}, json={"tool_calls": [call], "note": MARK}
-        ),
+        await http.post("/v1/rounds", headers={**marks("round"), **secret}, json={"tool_calls": [call]}),
         await http.post("/mcp", headers={**marks("mcp-list"), **secret, **list_headers}, json=listing),
         await http.post("/mcp", headers={**marks("mcp-call"), **secret, **call_headers}, json=calling),
         await gateway.operator("POST", "/api/v1/mcp/clients/files/refresh", headers=marks("refresh")),
