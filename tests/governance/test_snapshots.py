@@ -58,6 +58,7 @@ CHANGES: dict[str, JSON] = {
     "requires_approval": False,
     "argument_rules": (),
     "server_url": "http://other.example/mcp",
+    "idempotency_provenance": (("connection", "keyed"), ("tool", "safe")),
 }
 
 
