@@ -44,6 +44,11 @@ class Settings(BaseSettings):
     console_session_s: int = Field(default=8 * 3600, ge=60, le=30 * 24 * 3600)
     """How long a login to the console holds."""
 
+    require_start_grant: bool = False
+    """Whether a round that is started through Temporal needs a grant from `POST /v1/rounds/grants`."""
+    start_grant_s: int = Field(default=300, ge=1, le=24 * 3600)
+    """How long after it was minted a start grant lets its round begin."""
+
     body_max_bytes: int = Field(default=8 * MIB, ge=1024)
     """A longer request body is refused with 413."""
     result_inline_max_bytes: int = Field(default=1 * MIB, ge=1024)

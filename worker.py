@@ -35,8 +35,10 @@ from activities.mcp_streams import StreamKeeper
 from activities.reconciling import Reconciler
 from activities.runner import Runner
 from activities.session_sweep import SessionSweeper
+from activities.start_grants import StartGate
 from activities.tool_calls import ToolCalls
 from activities.waiting import UnknownsWatch
+from governance.start_grants import GRANT_PURPOSE
 from governance.tool_cache import ToolCache
 from models.database import Database
 from models.tool import SourceKind
@@ -142,7 +144,7 @@ async def running_worker(
             task_queue=settings.task_queue,
             workflows=WORKFLOWS,
             activities=[
-                RoundFreezer(parts.database, tools).freeze_round,
+                RoundFreezer(parts.database, tools, _start_gate(parts)).freeze_round,
                 guardrails.guard_round,
                 calls.call_tool,
                 finalizer.finalize_round,
@@ -169,6 +171,12 @@ async def running_worker(
         await stack.enter_async_context(worker)
         await schedule_repairs(settings, parts.client)
         yield worker
+
+
+def _start_gate(parts: WorkerParts) -> StartGate | None:
+    if not parts.settings.require_start_grant:
+        return None
+    return StartGate(parts.database, parts.vault.derive(GRANT_PURPOSE))
 
 
 def _identity() -> str:

@@ -5,7 +5,7 @@ One transaction, idempotent by the round: a second freeze returns the plan of th
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import bindparam, exists, select
@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.guardrails import guard_bound
 from activities.quota import meter_refused
+from activities.start_grants import StartGate
 from governance.admission import Refused, call_error, judge_arguments, judge_name
 from governance.argument_rules import NO_RULES, CompiledRules
 from governance.canonical import JSON, canonical_bytes, digest, digest_of
@@ -45,6 +46,7 @@ from models.round import (
     RoundStart,
     begin_round,
     bind_calls,
+    find_round_by_key,
     insert_round,
     load_round_calls,
 )
@@ -96,6 +98,7 @@ class FreezeRound:
     implementations: dict[str, str] = field(default_factory=dict[str, str])
     on_unknown: str = "fail"
     profile_key: str | None = None
+    grant: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,14 +129,18 @@ class FrozenRound:
 class RoundFreezer:
     """Holds what freezing needs."""
 
-    def __init__(self, database: Database, tools: ToolCache) -> None:
-        """Use a database and a cache of parsed tools."""
+    def __init__(self, database: Database, tools: ToolCache, gate: StartGate | None = None) -> None:
+        """Use a database and a cache of parsed tools; `gate` where rounds need a start grant."""
         self._database = database
         self._tools = tools
+        self._gate = gate
 
     @activity.defn(name="freeze_round")
     async def freeze_round(self, request: FreezeRound) -> FrozenRound:
         """Freeze a round; idempotent by its workflow id."""
+        # What the API stored was let in by the API; what carries its calls itself must show its grant.
+        if self._gate is not None and not request.round_id:
+            await self._gate.require(request.workflow_id, asdict(request), request.grant)
         return await self._database.write(freeze, request, self._tools)
 
 
@@ -197,6 +204,12 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
         raise _refusal(
             ROUND_UNKNOWN, f"Key {request.key_id!r} does not exist; use a key's id, not its secret."
         )
+    other = find_round_by_key(session, request.key_id, request.round_key)
+    if other is not None:
+        message = (
+            f"This round key is round {other.id!r}, whose workflow is {other.workflow_id!r}; ask for that."
+        )
+        raise _refusal(ROUND_MISMATCH, message)
     filters = {"include_clients": request.include_clients, "include_tools": request.include_tools}
     calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in request.calls]
     place: dict[str, JSON] = {

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from api.errors import STATUSES
 from api.schemas.argument_rules import PutArgumentRulesBody
 from api.schemas.audit import PruneAuditBody, VerifyAuditBody
-from api.schemas.calls import StartRoundBody, ToolCallBody
+from api.schemas.calls import AskedRoundBody, StartRoundBody, ToolCallBody
 from api.schemas.chat import ChatBody
 from api.schemas.connections import ConnectionSettings, CreateConnectionBody, PutOverlaysBody
 from api.schemas.errors import ErrorBody
@@ -68,6 +68,7 @@ BODY = (ErrorCode.BODY_TOO_LARGE,)
 
 REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     ToolCallBody,
+    AskedRoundBody,
     StartRoundBody,
     CreateKeyBody,
     EditKeyBody,

@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from governance.resolutions import OnUnknown
 from settings import Settings
-from workflows.engine import RoundLabel
+from workflows.labels import RoundLabel
 from workflows.messages import (
     CONNECTION_SYNC,
     PROVIDER_ROUND,

@@ -59,6 +59,7 @@ STATUSES: Mapping[ErrorCode, tuple[int, ...]] = {
     ErrorCode.CANCELED: (409,),
     ErrorCode.CANCEL_UNAVAILABLE: (503,),
     ErrorCode.ROUND_ABANDONED: (503,),
+    ErrorCode.START_GRANT_REQUIRED: (403,),
     ErrorCode.DATABASE_BUSY: (503,),
     ErrorCode.ENGINE_UNAVAILABLE: (503,),
     ErrorCode.INTERNAL_ERROR: (500,),

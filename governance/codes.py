@@ -55,6 +55,7 @@ class ErrorCode(StrEnum):
     CANCELED = "canceled"
     CANCEL_UNAVAILABLE = "cancel_unavailable"
     ROUND_ABANDONED = "round_abandoned"
+    START_GRANT_REQUIRED = "start_grant_required"
     DATABASE_BUSY = "database_busy"
     ENGINE_UNAVAILABLE = "engine_unavailable"
     INTERNAL_ERROR = "internal_error"

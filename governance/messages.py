@@ -207,6 +207,10 @@ _SENTENCES: Mapping[ErrorCode, tuple[str, str]] = {
         "This round was not started and never will be; nothing was sent. Use another Idempotency-Key.",
         "此轮次未启动，且不会再启动；未发送任何内容。请使用新的 Idempotency-Key。",
     ),
+    ErrorCode.START_GRANT_REQUIRED: (
+        "To start a round through Temporal takes a grant of POST /v1/rounds/grants. Nothing was sent.",
+        "通过 Temporal 启动轮次须先由 POST /v1/rounds/grants 取得授权，未发送任何内容。",
+    ),
     ErrorCode.DATABASE_BUSY: (
         "The database is busy; nothing was sent. Try again in a moment.",
         "数据库繁忙，未发送任何内容，请稍后重试。",

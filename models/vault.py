@@ -8,6 +8,8 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -39,6 +41,11 @@ class Vault:
         if len(key) != KEY_BYTES:
             raise VaultKeyError(f"A vault key has {KEY_BYTES} bytes, not {len(key)}.")
         self._cipher = AESGCM(key)
+        self._key = key
+
+    def derive(self, purpose: str) -> bytes:
+        """Return a key of 32 bytes for one purpose, which tells nothing of the vault's. Source: RFC 5869."""
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose.encode()).derive(self._key)
 
     def seal(self, value: bytes, purpose: str) -> bytes:
         """Encrypt `value` so that only `open` with the same purpose gives it back."""

@@ -1,7 +1,7 @@
 """The engine's side of starting, waking and repairing, for entry points; workflow code never imports this."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,12 +20,7 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
-from temporalio.common import (
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
+from temporalio.common import TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -36,20 +31,15 @@ from activities.reconciling import (
     Standing,
     UnfinishedRound,
 )
-from governance.codes import RoundState
-from governance.names import EXPOSED_NAME
+from workflows.labels import RoundLabel
 from workflows.messages import (
     CALL_RETRY,
     CANCEL_CALL_SIGNAL,
     CONNECTION_SYNC,
-    KEY_ATTRIBUTE,
     PROVIDER_ROUND,
     RECONCILE,
     RESOLVE_UPDATE,
     SESSION_SWEEP,
-    STATE_ATTRIBUTE,
-    TOOLS_ATTRIBUTE,
-    UNKNOWN_ATTRIBUTE,
     CallRetryInput,
     ConnectionSyncInput,
     RoundInput,
@@ -57,12 +47,6 @@ from workflows.messages import (
 
 RPC_TIMEOUT = timedelta(seconds=2)
 """How long the engine may take to answer one request."""
-
-SHOWN_TOOLS = 10
-"""Tool names in the summary and search attributes of a round; their sizes are limited by the engine."""
-
-SUMMARY_MAX = 200
-"""Characters of a summary: the engine takes 400 bytes."""
 
 RECONCILE_EVERY = timedelta(seconds=30)
 """How long something may stay broken after a crash, about."""
@@ -78,47 +62,6 @@ _STANDINGS = {
 def retry_workflow_id(retry_key: str) -> str:
     """Name the workflow of an operator's retry: one for each, whoever starts it."""
     return f"retry:{retry_key}"
-
-
-@dataclass(frozen=True)
-class RoundLabel:
-    """What operators see of a round in the Temporal UI, whoever started it; names only, never arguments."""
-
-    round_id: str
-    key_id: str
-    tool_names: Sequence[str]
-    """The tools asked for, one name for each call, as the model gave them."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names that are fit for an operator's list, each once; a model may ask for anything."""
-        fit = dict.fromkeys(name for name in self.tool_names if EXPOSED_NAME.fullmatch(name))
-        return list(fit)[:SHOWN_TOOLS]
-
-    @property
-    def summary(self) -> str:
-        """One line: how many calls, of which tools."""
-        count = len(self.tool_names)
-        calls = "1 call" if count == 1 else f"{count} calls"
-        return " · ".join([calls, *self.names])[:SUMMARY_MAX]
-
-    @property
-    def details(self) -> str:
-        """The round's ids and tools, one a line."""
-        lines = [f"Round {self.round_id}", f"Key {self.key_id}", f"Calls {len(self.tool_names)}"]
-        return "\n".join([*lines, *(f"- {name}" for name in self.names)])
-
-    @property
-    def attributes(self) -> TypedSearchAttributes:
-        """What rounds are filtered by."""
-        return TypedSearchAttributes(
-            [
-                SearchAttributePair(KEY_ATTRIBUTE, self.key_id),
-                SearchAttributePair(STATE_ATTRIBUTE, RoundState.REQUESTED.value),
-                SearchAttributePair(TOOLS_ATTRIBUTE, self.names),
-                SearchAttributePair(UNKNOWN_ATTRIBUTE, value=False),
-            ]
-        )
 
 
 @dataclass(frozen=True)

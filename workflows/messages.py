@@ -82,6 +82,8 @@ class RoundInput:
     """The implementations that such a round wants, by tool name, where they are not the default."""
     profile_key: str | None = None
     """The profile that such a round wants; one that its program does not have is refused."""
+    grant: str = ""
+    """The API's word that such a round may start, where the installation wants one; good for nothing else."""
 
 
 @dataclass(frozen=True)

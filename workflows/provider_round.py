@@ -18,6 +18,7 @@ from governance.batching import Stage, StagedCall, build_stages
 from governance.codes import InvocationOutcome, InvocationStatus, RoundState
 from governance.resolutions import OnUnknown, retry_suffix
 from workflows.guarding import guard
+from workflows.labels import RoundLabel
 from workflows.messages import (
     CANCEL_CALL_SIGNAL,
     PROVIDER_ROUND,
@@ -30,6 +31,9 @@ from workflows.messages import (
 from workflows.options import tool_options
 from workflows.queued_calls import Handle, Queue, run_calls
 from workflows.transactions import transact
+
+LABELS_DIRECT_STARTS = "labels-direct-starts"
+"""Patch: rounds started through Temporal before it have no search attributes of key and tools."""
 
 T = TypeVar("T")
 
@@ -70,6 +74,7 @@ class ProviderRound:
     @workflow.run
     async def run(self, request: RoundInput) -> RoundResult:
         """Run the round to its end; a canceled round ends as canceled after it was finalized."""
+        self._label_direct_start()
         plan = await self._uninterrupted(self._freeze(request))
         try:
             if plan.guarded and not self._progress.canceled:
@@ -147,6 +152,7 @@ class ProviderRound:
             implementations=request.implementations,
             on_unknown=request.on_unknown,
             profile_key=request.profile_key,
+            grant=request.grant,
         )
         return await transact(RoundFreezer.freeze_round, freezing)
 
@@ -240,6 +246,13 @@ class ProviderRound:
             summary=f"{call.tool} · {call.server} · {place}",
             **tool_options(call.timeout_s, self._request.heartbeat_timeout_s),
         )
+
+    def _label_direct_start(self) -> None:
+        """Let operators find a round that was started through Temporal as they find the API's."""
+        request = self._request
+        if not request.round_id and request.search_attributes and workflow.patched(LABELS_DIRECT_STARTS):
+            names = [call.name for call in request.calls]
+            workflow.upsert_search_attributes(RoundLabel("", request.key_id, names).updates)
 
     def _show_state(self, state: str, *, has_unknown: bool) -> None:
         if self._request.search_attributes:

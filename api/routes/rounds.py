@@ -142,6 +142,12 @@ async def cancel_round(caller: Caller, round_id: PublicId) -> Response:
     return accepted_response(Accepted(round_id, state), status)
 
 
+def require_few_calls(count: int) -> None:
+    """Raise too_many_calls for more than one round takes."""
+    if count > MAX_CALLS:
+        raise APIProblem(ErrorCode.TOO_MANY_CALLS, {"limit": MAX_CALLS, "count": count})
+
+
 def asked_call(body: ToolCallBody) -> AskedCall:
     """Take a call over from its body."""
     return AskedCall(body.id, body.function.name, body.function.arguments)
@@ -177,8 +183,7 @@ def accepted_response(accepted: Accepted, status: int = 202) -> Response:
 def _admit(
     session: ReadSession, key: ApiKey, deps: APIDeps, asked: AskedRound
 ) -> tuple[str, RoundAnswer | None]:
-    if len(asked.calls) > MAX_CALLS:
-        raise APIProblem(ErrorCode.TOO_MANY_CALLS, {"limit": MAX_CALLS, "count": len(asked.calls)})
+    require_few_calls(len(asked.calls))
     return key.id, find_repeat(session, key, asked, deps.settings.result_inline_max_bytes)
 
 

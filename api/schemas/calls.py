@@ -41,21 +41,13 @@ class ToolCallBody(BaseModel):
     function: FunctionBody
 
 
-class StartRoundBody(BaseModel):
+class AskedRoundBody(BaseModel):
     """Tool calls to run as one round; an assistant message with `tool_calls` is one.
 
     A message says `role`, and its other members are ignored; without one, an unknown member is refused.
     """
 
     tool_calls: Annotated[list[ToolCallBody], Field(min_length=1)]
-    wait: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Seconds to wait for the end before answering 202; the server has a limit.",
-        ),
-    ] = None
     on_unknown: Annotated[
         OnUnknown,
         Field(
@@ -93,6 +85,34 @@ class StartRoundBody(BaseModel):
                     "unknown_member", "has no member {member}", {"member": unknown[0][:100]}
                 )
         return body
+
+
+class StartRoundBody(AskedRoundBody):
+    """A round to run now."""
+
+    wait: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Seconds to wait for the end before answering 202; the server has a limit.",
+        ),
+    ] = None
+
+
+class StartGrantBody(BaseModel):
+    """What starts one round through Temporal: a workflow of this type, id and input on this queue."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    workflow_type: str
+    workflow_id: str
+    task_queue: str
+    input: Annotated[
+        dict[str, AnyJSON],
+        Field(description="The workflow's one argument, with the grant in it; a change makes it useless."),
+    ]
+    expires_at: Annotated[datetime, Field(description="The round has to begin before this time.")]
 
 
 class ToolMessageBody(BaseModel):
