@@ -79,6 +79,8 @@ _MARK = (
 _CLOSE = (
     _SENDS.update()
     .where(_SENDS.c.id == bindparam("send"))
+    # Two workers may wait for the answer to one send: that it came is not untold by the one that missed it.
+    .where(_SENDS.c.outcome.is_(None) | (_SENDS.c.outcome != SendOutcome.ANSWERED))
     .values(outcome=bindparam("known"), answered_at=bindparam("now"))
 )
 _CLOSE_HELD = _CLOSE.where(
@@ -143,7 +145,7 @@ def save_cursor(session: WriteSession, send_id: str, cursor: Mapping[str, JSON])
 
 
 def close_send(session: WriteSession, send_id: str, outcome: SendOutcome) -> None:
-    """Record what is known of a send at its end; the caller holds its invocation's row."""
+    """Record what is known of a send at its end, unless it was answered; the caller holds its invocation."""
     session.connection().execute(_CLOSE, _closed(send_id, outcome))
 
 

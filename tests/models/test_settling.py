@@ -27,6 +27,7 @@ from models.database import Database, ReadSession
 from models.invocation import Settlement, ToolInvocation
 from models.payload import load_payload
 from models.round import Round
+from models.send import load_sends
 from tests.models.frozen import Frozen, freeze_world
 from tests.support.scripted_runner import text_result
 from tests.support.world import ConnectionPlan, add_round
@@ -127,6 +128,25 @@ async def test_a_replaced_worker_with_the_answer_ends_the_call(database: Databas
 
     assert (ended.status, ended.outcome) == (InvocationStatus.SUCCEEDED, InvocationOutcome.KNOWN)
     assert [kind for kind, _ in await audited(database)] == [AuditKind.CALL_SETTLED, AuditKind.LATE_RESULT]
+
+
+async def test_a_send_that_was_answered_is_never_told_as_unanswered_by_who_resumed_it(
+    database: Database,
+) -> None:
+    """Who fetches an answer shares the send of who sent; that one may have had the answer all the while."""
+    frozen = await freeze_world(database)
+    sender = await own(database, frozen, "token-1")
+    heard: dict[str, JSON] = {"send_id": sender.send_id, "request_id": "1", "last_event_id": "e1"}
+    place, owner = sender.place, Owner("worker", "token-2")
+    resumed = await database.write(open_call, place, owner, frozen.tools, heard)
+    assert isinstance(resumed, OpenCall)
+    assert resumed.send_id == sender.send_id
+
+    await settle(database, sender, answer("done"))
+    await settle(database, resumed, unknown_outcome("files-read", "no_answer"))
+
+    [send] = await database.read(load_sends, sender.invocation_id)
+    assert (send.outcome, send.answered_at is None) == (SendOutcome.ANSWERED, False)
 
 
 async def test_an_answer_that_comes_after_the_lease_was_lost_is_kept_as_a_fact(database: Database) -> None:
