@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
@@ -48,6 +47,7 @@ from settings import Settings
 from workflows.call_retry import CallRetry
 from workflows.connection_sync import ConnectionSync
 from workflows.engine import TemporalEngine, ensure_schedules
+from workflows.payloads import data_converter, prepare_round_messages
 from workflows.provider_round import ProviderRound
 from workflows.reconcile import Reconcile
 from workflows.session_sweep import SessionSweep
@@ -99,7 +99,7 @@ async def connect(settings: Settings) -> Client:
     return await Client.connect(
         settings.temporal_address,
         namespace=settings.temporal_namespace,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
     )
 
 
@@ -122,6 +122,7 @@ async def running_worker(
 ) -> AsyncGenerator[Worker]:
     """Run a worker until the block is left, then let its running calls finish for the drain time."""
     settings = parts.settings
+    prepare_round_messages()
     async with AsyncExitStack() as stack:
         clients = await stack.enter_async_context(ClientPool(settings.result_hard_max_bytes, parts.vault))
         tools = ToolCache()

@@ -9,7 +9,6 @@ from pathlib import Path
 from uuid import uuid4
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.mcp_http.client import MCPClient, build_http_client
@@ -18,6 +17,7 @@ from benchmarks.noop_round import NoopRound, do_nothing
 from benchmarks.row import Row, percentile
 from benchmarks.system import System, running_system
 from benchmarks.timeline import timeline_rows
+from workflows.payloads import data_converter
 
 CALLS = 150
 CONCURRENT_CALLS = 320
@@ -135,7 +135,7 @@ async def _direct(system: System) -> list[float]:
 
 
 async def _engine(address: str) -> list[float]:
-    client = await Client.connect(address, data_converter=pydantic_data_converter)
+    client = await Client.connect(address, data_converter=data_converter)
     worker = Worker(
         client,
         task_queue="noop",

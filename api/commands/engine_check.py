@@ -3,13 +3,13 @@
 from datetime import timedelta
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.commands.failures import ServerNotReachable
 from api.search_attributes import SEARCH_ATTRIBUTES
 from settings import Settings
 from worker import connect
+from workflows.payloads import data_converter
 
 CHECK_TIMEOUT = timedelta(seconds=2)
 """How long the engine may take to answer a question that is asked at start."""
@@ -35,7 +35,7 @@ async def connect_later(settings: Settings) -> Client:
     return await Client.connect(
         settings.temporal_address,
         namespace=settings.temporal_namespace,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         lazy=True,
     )
 

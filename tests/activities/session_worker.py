@@ -4,7 +4,6 @@ import asyncio
 import sys
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.catalog_refresh import CatalogWatch
 from activities.client_pool import ClientPool
@@ -15,10 +14,11 @@ from models.database import Database
 from models.vault import Vault
 from tests.support.rounds import round_worker
 from workflows.engine import TemporalEngine
+from workflows.payloads import data_converter
 
 
 async def run(url: str, address: str, task_queue: str) -> None:
-    client = await Client.connect(address, data_converter=pydantic_data_converter)
+    client = await Client.connect(address, data_converter=data_converter)
     async with (
         Database(url, busy_timeout_ms=15_000) as database,
         ClientPool(1024 * 1024, Vault(bytes(32))) as clients,

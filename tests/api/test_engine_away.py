@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from api.engine import RoundStart
 from governance.codes import RoundState
@@ -29,6 +28,7 @@ from tests.api.bench import (
 from tests.support.rounds import round_worker
 from tests.support.scripted_runner import ScriptedRunner, echo
 from tests.support.world import ConnectionPlan
+from workflows.payloads import data_converter
 
 KEY = {"idempotency-key": "only-once"}
 
@@ -54,7 +54,7 @@ def refusing_address() -> str:
 
 
 async def lazy_client(address: str) -> Client:
-    return await Client.connect(address, lazy=True, data_converter=pydantic_data_converter)
+    return await Client.connect(address, lazy=True, data_converter=data_converter)
 
 
 async def refused_round(api: APIBench, agent: Agent) -> Round:

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from api.embedded import EmbeddedOptions, EmbeddedTemporal
+from workflows.payloads import data_converter
 
 TEST_OPTIONS = EmbeddedOptions(in_memory=True, time_skipping=True, grace_s=0.0)
 """As fast as it goes; nothing is kept, so at the end the server is killed and not asked to stop (1.4 s)."""
@@ -22,4 +22,4 @@ async def running_temporal(folder: Path) -> AsyncIterator[EmbeddedTemporal]:
 
 async def connect(server: EmbeddedTemporal) -> Client:
     """Connect as the product does: pydantic models as JSON."""
-    return await Client.connect(server.address, data_converter=pydantic_data_converter)
+    return await Client.connect(server.address, data_converter=data_converter)

@@ -8,17 +8,17 @@ import sys
 
 import httpx
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.ledger import OpenCall
 from governance.canonical import JSON
 from models.database import Database
 from tests.support.rounds import round_worker
 from tests.support.scripted_runner import ScriptedRunner, text_result
+from workflows.payloads import data_converter
 
 
 async def run(url: str, address: str, task_queue: str, upstream: str, lease_s: float) -> None:
-    client = await Client.connect(address, data_converter=pydantic_data_converter)
+    client = await Client.connect(address, data_converter=data_converter)
     async with (
         Database(url, busy_timeout_ms=15_000) as database,
         httpx.AsyncClient(trust_env=False, timeout=60) as http,

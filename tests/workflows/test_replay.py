@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowReplayResult
 
 from worker import WORKFLOWS
 from workflows.messages import PROVIDER_ROUND, RoundInput, RoundResult
+from workflows.payloads import data_converter
 from workflows.provider_round import ProviderRound
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ HISTORIES = {
 async def replay(name: str, workflows: tuple[type, ...]) -> WorkflowReplayResult:
     replayer = Replayer(
         workflows=workflows,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
     )
     history = WorkflowHistory.from_json(name, HISTORIES[name])
