@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.flights import Flight, Stop
 from activities.guardrails import Guardrails, unguarded
@@ -137,7 +137,7 @@ class ToolCalls:
                 if joined is None or error.type != REPLACED:
                     raise
                 # What had lost its lease is the earlier attempt; whether this one may send, the ledger says.
-                raise ApplicationError("The attempt before was replaced.", type=NOT_RUN) from error
+                raise _expected("The attempt before was replaced.", NOT_RUN) from error
             except CallBusyError as busy:
                 return CallToolResult(BUSY, "known", None, None, 0, busy.wait_s, busy.ahead)
         if settled.status is InvocationStatus.CANCELED and flight.stop is Stop.WISH:
@@ -183,7 +183,7 @@ class ToolCalls:
         try:
             opened = await self._database.write(open_call, place, owner, self._tools, heard)
         except (NotThisCallError, RequestMismatchError) as error:
-            raise ApplicationError(str(error), type=NOT_WANTED, non_retryable=True) from error
+            raise _expected(str(error), NOT_WANTED, non_retryable=True) from error
         if isinstance(opened, SlotBusy):
             raise CallBusyError(opened.wait_s, opened.ahead)
         return opened
@@ -248,9 +248,9 @@ class ToolCalls:
         if not may_repeat:
             return ending
         wait_s = error.after_s or REPEAT_DELAY_S * 2 ** (gate.send_number - 1)
-        raise ApplicationError(
+        raise _expected(
             f"{call.snapshot.exposed_name} is to be tried again.",
-            type=NOT_RUN,
+            NOT_RUN,
             next_retry_delay=timedelta(seconds=wait_s),
         ) from (cause or error)
 
@@ -274,7 +274,7 @@ class ToolCalls:
         else:
             outcome = SendOutcome.UNKNOWN if gate.is_sent else gate.unsent_outcome
             await self._patiently(lambda: self._database.write(hand_over, call, gate.send_id, outcome))
-        raise ApplicationError(f"{tool} goes on at another worker.", type=HANDED_OVER)
+        raise _expected(f"{tool} goes on at another worker.", HANDED_OVER)
 
     async def _settle(self, ending: _Ending) -> SettledCall:
         """Record how a call ended; what could not be recorded is kept for the next attempt on this worker."""
@@ -307,7 +307,20 @@ class ToolCalls:
 
 
 def _replaced(error: LeaseLostError) -> ApplicationError:
-    return ApplicationError(str(error), type=REPLACED, non_retryable=True)
+    return _expected(str(error), REPLACED, non_retryable=True)
+
+
+def _expected(
+    message: str, kind: str, *, non_retryable: bool = False, next_retry_delay: timedelta | None = None
+) -> ApplicationError:
+    # It is how the wrapper's attempts end, and no fault of the worker, which would log it with a traceback.
+    return ApplicationError(
+        message,
+        type=kind,
+        non_retryable=non_retryable,
+        next_retry_delay=next_retry_delay,
+        category=ApplicationErrorCategory.BENIGN,
+    )
 
 
 def _not_sent(call: OpenCall) -> CallOutcome:

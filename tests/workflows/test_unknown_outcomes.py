@@ -1,6 +1,7 @@
 """What follows when nobody knows whether a call ran: the round goes on or waits, an operator decides."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -264,6 +265,21 @@ async def test_a_refused_send_is_repeated_and_the_wait_is_the_servers(
     assert record.row.repeat_count == 1
     sends = await sends_of(database, record.calls[0])
     assert sends == ["refused", "answered"]
+
+
+async def test_a_repeat_leaves_no_traceback_in_the_log(
+    sqlite_database: Database, temporal_client: Client, task_queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await build_world(sqlite_database)
+    runner = SendsRunner([refused(), answered])
+    with caplog.at_level(logging.DEBUG, "temporalio.activity"):
+        async with round_worker(temporal_client, sqlite_database, runner, task_queue=task_queue) as bench:
+            record, _ = await bench.run(world.key_id, [Call("files-read")])
+
+    assert record.statuses() == ["succeeded"]
+    told = [entry.levelname for entry in caplog.records if "as failed" in entry.getMessage()]
+    assert told == ["DEBUG"]
+    assert [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING] == []
 
 
 async def test_a_server_that_asks_for_a_long_wait_is_not_asked_again(
