@@ -6,9 +6,8 @@ import ssl
 from collections import OrderedDict
 from typing import Self
 
-import httpx
-
 from activities.mcp_http.client import MCPClient, build_http_client
+from activities.mcp_http.connections import GuardedClient
 from activities.mcp_http.errors import EndpointRefused
 from activities.mcp_http.types import Endpoint, Limits
 from governance.connection_auth import auth_purpose
@@ -16,7 +15,7 @@ from models.connection import ConnectionTarget
 from models.vault import CannotOpenError, Vault
 
 CAPACITY = 200
-"""Clients kept open at once; the least recently used one is closed first."""
+"""Clients kept at once; the least recently used one is retired first."""
 
 RESULT_ENVELOPE_BYTES = 1024 * 1024
 """What a response may hold beside the result itself: the JSON-RPC frame, escapes, other events."""
@@ -29,7 +28,7 @@ class ClientPool:
         """Let servers send results of up to `result_max_bytes`; `vault` opens what connections send along."""
         self._vault = vault
         self._ssl = ssl.create_default_context()
-        self._clients: OrderedDict[tuple[str, int, str], httpx.AsyncClient] = OrderedDict()
+        self._clients: OrderedDict[tuple[str, int, str], GuardedClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         cap = result_max_bytes + RESULT_ENVELOPE_BYTES
         self._limits = Limits(max_body_bytes=cap, max_event_bytes=cap)
@@ -86,10 +85,13 @@ class ClientPool:
         return headers
 
     def _evict(self, target: ConnectionTarget) -> None:
-        """Close clients of earlier versions of the connection, and the oldest above the capacity."""
+        """Retire clients of earlier versions of the connection, and the oldest above the capacity.
+
+        Calls and streams that have one go on with it.
+        """
         stale = [key for key in self._clients if key[0] == target.id and key[1] < target.version]
         surplus = list(self._clients)[: max(0, len(self._clients) - CAPACITY)]
         for key in {*stale, *surplus}:
-            task = asyncio.get_running_loop().create_task(self._clients.pop(key).aclose())
+            task = asyncio.get_running_loop().create_task(self._clients.pop(key).retire())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -10,7 +10,7 @@ from anyio import CancelScope
 
 from activities.mcp_http import wire
 from activities.mcp_http.conversation import Conversation
-from activities.mcp_http.errors import MCPError, Outcome, ProtocolError, TransportError
+from activities.mcp_http.errors import MCPError, Outcome, ProtocolError, TransportError, already_begun
 from activities.mcp_http.exchange import Line, Target
 from activities.mcp_http.headers import RawHeaders, modern_headers, parameter_headers
 from activities.mcp_http.http_sse import open_stream
@@ -64,7 +64,8 @@ class ToolRun:
         self._told = False
         self._scope = asyncio.timeout(None)
         self._hard_at = 0.0
-        self._resumed = False
+        self._begun = False
+        """Whether the request reached the tool, in an earlier round or from another process."""
 
     async def start(self, timeout_s: float) -> ToolAnswer:
         """Send the call and return its answer within `timeout_s`."""
@@ -76,7 +77,7 @@ class ToolRun:
 
     async def resume(self, cursor: Cursor, timeout_s: float) -> ToolAnswer:
         """Return the answer to the call another process sent, within `timeout_s`."""
-        self._resumed = True
+        self._begun = True
         return await self._bounded(self._fetch(cursor), timeout_s)
 
     async def _fetch(self, cursor: Cursor) -> ToolAnswer:
@@ -126,7 +127,7 @@ class ToolRun:
             self._scope.reschedule(self._deadline())
 
     def _was_sent(self) -> bool:
-        return self._resumed or (self._conversation is not None and self._conversation.watch.sent)
+        return self._begun or (self._conversation is not None and self._conversation.watch.sent)
 
     def _timed_out(self, timeout_s: float) -> TransportError:
         outcome = Outcome.UNKNOWN if self._was_sent() else Outcome.NOT_SENT
@@ -171,10 +172,14 @@ class ToolRun:
         for number in range(self._line.endpoint.limits.max_input_rounds + 1):
             request_id = self._call.request_id if number == 0 else f"{self._call.request_id}/{number + 1}"
             body, headers = self._encode(request_id, inputs)
-            result = await self._converse(request_id, hooks).ask(body, headers)
+            try:
+                result = await self._converse(request_id, hooks).ask(body, headers)
+            except MCPError as exc:
+                raise (already_begun(exc) if self._begun else exc) from exc.__cause__
             interim = read_interim(result, self._session.era)
             if interim is None:
                 return self._answer(result)
+            self._begun = True
             if not interim.requests:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

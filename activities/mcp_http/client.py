@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import functools
-import http.cookiejar
 import ssl
 import uuid
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ import httpx
 
 from activities.mcp_http import guard, negotiation, wire
 from activities.mcp_http.calls import CANCEL_LIMIT_S, ToolRun, tell_cancelled
-from activities.mcp_http.connections import GuardedTransport
+from activities.mcp_http.connections import GuardedClient, GuardedTransport
 from activities.mcp_http.conversation import Conversation
 from activities.mcp_http.errors import (
     MCPError,
@@ -50,7 +49,7 @@ def _nothing_on_open() -> None:
     return None
 
 
-def build_http_client(endpoint: Endpoint, ssl_context: ssl.SSLContext) -> httpx.AsyncClient:
+def build_http_client(endpoint: Endpoint, ssl_context: ssl.SSLContext) -> GuardedClient:
     """Return a pooled HTTP client for one endpoint: guarded addresses, no redirects, no proxies, no cookies.
 
     Making a context costs 16 ms (it loads the CA bundle): share one, keep one client per endpoint and
@@ -60,13 +59,7 @@ def build_http_client(endpoint: Endpoint, ssl_context: ssl.SSLContext) -> httpx.
         EndpointRefused: The endpoint may not be dialled.
     """
     guard.check_endpoint(endpoint)
-    no_cookies = http.cookiejar.CookieJar(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
-    return httpx.AsyncClient(
-        transport=GuardedTransport(endpoint, ssl_context),
-        follow_redirects=False,
-        trust_env=False,
-        cookies=no_cookies,
-    )
+    return GuardedClient(GuardedTransport(endpoint, ssl_context))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,7 +148,11 @@ class MCPClient:
             raise
         session = dataclasses.replace(session, url=reply.url)
         # Some servers offer more tools once they have seen this, so its 202 is awaited before anything else.
-        await self._notify_initialized(session)
+        try:
+            await self._notify_initialized(session)
+        except MCPError:
+            await self.close_session(session)  # Servers keep only so many, and nobody will know of this one.
+            raise
         return session
 
     async def _notify_initialized(self, session: OpenSession) -> None:

@@ -5,6 +5,7 @@ two system calls. One origin needs less: a stack of idle connections, the freshe
 """
 
 import asyncio
+import http.cookiejar
 import select
 import socket
 import ssl
@@ -40,6 +41,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._slots = asyncio.Semaphore(endpoint.limits.max_connections)
         self._streams = asyncio.Semaphore(endpoint.limits.max_streams)
         self._idle: deque[httpcore.AsyncHTTPConnection] = deque()
+        self._retired = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request.
@@ -102,7 +104,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     async def give_back(self, connection: httpcore.AsyncHTTPConnection, slots: asyncio.Semaphore) -> None:
         """Take a connection whose response is closed; keep it if it can be used again."""
         try:
-            if connection.is_idle() and not _has_leftover(connection):
+            if not self._retired and connection.is_idle() and not _has_leftover(connection):
                 self._idle.append(connection)
             else:
                 # Closed already, unless a cancellation came between its response and its closing.
@@ -113,10 +115,32 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         finally:
             slots.release()
 
+    async def retire(self) -> None:
+        """Keep no connection from now on; requests are still sent, each over a connection of its own."""
+        self._retired = True
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Close all idle connections; the others close with their responses."""
         while self._idle:
             await self._idle.pop().aclose()
+
+
+class GuardedClient(httpx.AsyncClient):
+    """httpx over a guarded transport: no redirects, no proxies, no cookies."""
+
+    def __init__(self, transport: GuardedTransport) -> None:
+        no_cookies = http.cookiejar.CookieJar(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
+        super().__init__(transport=transport, follow_redirects=False, trust_env=False, cookies=no_cookies)
+        self._guarded = transport
+
+    async def retire(self) -> None:
+        """Let go of what idles, without failing what is under way or follows from it.
+
+        A call that runs may have a stream to resume, a ping to answer or a server to tell that it was
+        cancelled; httpx refuses all of that once a client is closed.
+        """
+        await self._guarded.retire()
 
 
 async def _take_slot(slots: asyncio.Semaphore, extensions: Any) -> None:

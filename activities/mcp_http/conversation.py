@@ -236,6 +236,7 @@ class Conversation:
         Reconnects that bring no new event id are counted, and the count ends it; a server that keeps
         answering 200 and closing would otherwise be asked for ever.
         """
+        self._wait.shares_stream = True
         while self._fruitless <= self._endpoint.limits.max_resumes:
             if not at_once:
                 await asyncio.sleep(self._delay_s())

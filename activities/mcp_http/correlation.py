@@ -5,6 +5,7 @@ with ours. Source: MCP 2025-11-25, Basic, Requests and Responses; Transports, Se
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +14,11 @@ from activities.mcp_http.errors import MCPError, Outcome, ProtocolError
 from activities.mcp_http.refusals import error_of_rpc
 from activities.mcp_http.types import JSON, Era, Progress
 
-MAX_SERVER_REQUESTS: Final = 64
-"""Requests of the server answered during one call; more are ignored."""
+MAX_REMEMBERED: Final = 64
+"""The latest requests of the server whose ids are kept, so that one a replay repeats is answered once."""
+
+MAX_ID_LENGTH: Final = 1024
+"""Requests with a longer id are no messages: each id is kept, and sent back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +65,19 @@ class AnswerWait:
     Attributes:
         foreign_ids: Responses seen that answer something else.
         bad_frames: Frames seen that are no JSON-RPC message.
+        shares_stream: Set once what is read may hold answers to other requests, as a resumed stream does:
+            an error without id is then nobody's answer.
     """
 
     def __init__(self, request_id: str, era: Era, max_json_depth: int) -> None:
         self.request_id = request_id
         self.foreign_ids = 0
         self.bad_frames = 0
+        self.shares_stream = False
         self._era = era
         self._max_json_depth = max_json_depth
         self._progress = -math.inf
-        self._asked: set[str] = set()
+        self._asked: deque[str] = deque(maxlen=MAX_REMEMBERED)
 
     def take_body(self, body: bytes) -> list[Step]:
         """Read a JSON body, which must hold our answer: the last step is always `Answered` or `Failed`."""
@@ -123,7 +130,7 @@ class AnswerWait:
 
     def _take_response(self, response: wire.Response) -> Step | None:
         # An error without id means the server could not read the request; nobody else will answer it.
-        orphan = response.id is None and response.error is not None
+        orphan = response.id is None and response.error is not None and not self.shares_stream
         if not orphan and not wire.is_answer_to(response.id, self.request_id):
             self.foreign_ids += 1
             return None
@@ -133,9 +140,9 @@ class AnswerWait:
 
     def _take_request(self, request: wire.Request) -> Step | None:
         key = f"{type(request.id).__name__}:{request.id}"
-        if key in self._asked or len(self._asked) >= MAX_SERVER_REQUESTS:
+        if key in self._asked or len(key) > MAX_ID_LENGTH:
             return None
-        self._asked.add(key)
+        self._asked.append(key)
         return Asked(request)
 
     def _take_notification(self, notification: wire.Notification) -> Step:

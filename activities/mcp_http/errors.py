@@ -138,6 +138,18 @@ def without_effect(error: MCPError) -> MCPError:
     return error
 
 
+def already_begun(error: MCPError) -> MCPError:
+    """Return `error` as the failure of a later round of a call whose first one reached the tool.
+
+    That this round was refused or never left says nothing about what the earlier ones began.
+    """
+    if error.outcome is not Outcome.ANSWERED:
+        error.outcome = Outcome.UNKNOWN
+    error.retryable = False
+    error.details.pop("remedy", None)
+    return error
+
+
 def no_time(method: str, limit_s: float) -> TransportError:
     """Return the error for a request beside tool calls that was not answered in time."""
     return TransportError(

@@ -301,7 +301,8 @@ def _connection_error(exc: httpx.TransportError, *, sent: bool) -> TransportErro
     if isinstance(exc, httpx.LocalProtocolError):
         return TransportError("invalid_request", "The request cannot be sent as HTTP.", Outcome.NOT_SENT)
     name = type(exc).__name__
-    if sent:
+    # An idle connection may turn out closed once the send is marked; what fails then is the connection anew.
+    if sent and not isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout):
         code = _SENT_CODES.get(type(exc), "connection_lost")
         message = f"The connection to the MCP server failed before an answer came ({name})."
         return TransportError(code, message, Outcome.UNKNOWN)

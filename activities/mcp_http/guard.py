@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 import anyio
 import httpcore
+import httpx
 
 from activities.mcp_http.errors import EndpointRefused, MCPError
 from activities.mcp_http.headers import refusal_of_header
@@ -87,7 +88,16 @@ def allowed_redirect(error: MCPError, url: str) -> str | None:
         target = urljoin(url, location)
     except ValueError:
         return None
-    return target if same_origin(target, url) and target != url and not urlsplit(target).fragment else None
+    return target if is_plain(target) and same_origin(target, url) and target != url else None
+
+
+def is_plain(url: str) -> bool:
+    """Say whether a URL that a server chose can be requested and names neither a user nor a fragment."""
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        return False
+    return not parsed.userinfo and not parsed.fragment
 
 
 def _origin(url: str) -> tuple[str, str, int]:

@@ -25,7 +25,7 @@ from activities.mcp_http.errors import (
     without_effect,
 )
 from activities.mcp_http.exchange import Line, Target, content_type, unexpected_type
-from activities.mcp_http.guard import same_origin
+from activities.mcp_http.guard import is_plain, same_origin
 from activities.mcp_http.headers import EVENT_STREAM_TYPE, get_headers
 from activities.mcp_http.replies import declared_capabilities
 from activities.mcp_http.sse import Event
@@ -106,8 +106,8 @@ async def _post_url(events: AsyncGenerator[Event, None], url: str) -> str:
             post_url = urljoin(url, event.data.strip())
         except ValueError:
             post_url = ""
-        if not same_origin(post_url, url):
-            raise EndpointRefused("The server names a POST URL on another origin; it is not followed.")
+        if not is_plain(post_url) or not same_origin(post_url, url):
+            raise EndpointRefused("The server names a POST URL that is on another origin, or is none.")
         return post_url
     raise ProtocolError("no_answer", "The MCP server's stream ended without naming a URL.", Outcome.NOT_SENT)
 

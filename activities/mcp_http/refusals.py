@@ -127,8 +127,8 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
         return min(float(text[:12]), MAX_RETRY_AFTER_S)
     try:
         moment = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
+    except (ValueError, OverflowError):
+        return None  # Numbers beyond what dates and zones can hold overflow.
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return min(max((moment - now).total_seconds(), 0.0), MAX_RETRY_AFTER_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Final
 
 from activities.mcp_http import wire
 from activities.mcp_http.errors import MCPError
@@ -9,9 +10,15 @@ from activities.mcp_http.exchange import Line, Target
 from activities.mcp_http.replies import elicitation_reply, reply_to
 from activities.mcp_http.types import CallHooks
 
+MAX_REPLIES: Final = 64
+"""Answers under way at once; what is asked beyond is ignored until one has arrived."""
+
 
 class ReplyDesk:
-    """Posts answers to server requests beside a stream; `close` it when the stream is done with."""
+    """Posts answers to server requests beside a stream; `close` it when the stream is done with.
+
+    It answers for as long as the stream lives: servers drop a client that stops answering their pings.
+    """
 
     def __init__(self, line: Line, target: Target, hooks: CallHooks) -> None:
         self._line = line
@@ -23,6 +30,8 @@ class ReplyDesk:
         """Answer one request; waits only for `CallHooks.on_elicitation`, never for the server."""
         if self._target.era == "modern":
             return  # This era has no such requests, and answers to them must not be posted.
+        if len(self._posting) >= MAX_REPLIES:
+            return
         body = reply_to(request, self._line.endpoint.elicitation)
         if body is None:
             body = elicitation_reply(request, await self._hooks.on_elicitation(request.params))

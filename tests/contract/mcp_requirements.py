@@ -41,6 +41,7 @@ REQUIREMENTS: Final = (
         "test_sessions::test_the_handshake_is_initialize_then_initialized_then_calls_of_one_request_each",
         "test_initialize_may_be_answered_by_a_stream_with_a_priming_event",
         "test_errors_while_opening_never_leave_the_outcome_unknown",
+        "test_claims::test_a_session_whose_handshake_fails_halfway_is_ended",
     ),
     _rule(
         "lifecycle-version-negotiation",
@@ -169,6 +170,7 @@ REQUIREMENTS: Final = (
         "test_resumption::test_replayed_frames_foreign_answers_and_rubbish_are_skipped",
         "test_server_requests::test_a_request_with_our_own_id_is_not_our_answer",
         "test_sessions::test_200_calls_at_once_on_one_session_get_their_own_answers_in_any_order",
+        "test_claims::test_an_error_without_id_on_a_resumed_stream_is_not_the_answer",
     ),
     _rule(
         "json-rpc-frames",
@@ -185,6 +187,8 @@ REQUIREMENTS: Final = (
         "test_server_requests::test_a_ping_is_answered_whatever_its_id_and_whatever_the_server_makes_of_it",
         "test_a_server_that_never_takes_our_answer_does_not_hold_up_the_call",
         "test_a_request_repeated_by_a_replay_is_answered_once",
+        "test_a_call_answers_pings_for_as_long_as_it_runs",
+        "test_a_flood_of_requests_whose_answers_are_not_taken_is_bounded_and_costs_no_call",
     ),
     _rule(
         "cancel-legacy",
@@ -304,7 +308,8 @@ REQUIREMENTS: Final = (
         "Messages go to the URL of the endpoint event, on the same origin only; answers come on the stream.",
         "test_http_sse::test_sessions_listings_and_calls_go_over_the_stream",
         "test_a_post_url_on_another_origin_is_refused",
-        "test_a_cancelled_call_is_cancelled_at_the_server_while_its_stream_stands",
+        "test_claims::test_a_post_url_that_is_none_is_refused",
+        "test_http_sse::test_a_cancelled_call_is_cancelled_at_the_server_while_its_stream_stands",
         "test_a_stream_that_ends_leaves_the_outcome_unknown_and_cannot_be_resumed",
         "test_a_server_that_speaks_something_else_is_an_error_before_any_call",
     ),
@@ -322,6 +327,7 @@ REQUIREMENTS: Final = (
         "test_arguments_that_are_no_json_are_not_sent",
         "test_a_connection_the_server_closed_meanwhile_is_not_used_again",
         "test_a_connection_that_is_closed_while_the_send_is_written_down_is_not_used",
+        "test_claims::test_a_server_that_is_gone_when_an_idle_connection_turns_out_closed_was_sent_nothing",
     ),
     _rule(
         "outcome-unknown",
@@ -330,6 +336,7 @@ REQUIREMENTS: Final = (
         "test_hostile_answers::test_the_outcome_is_unknown_and_nothing_is_sent_again_after",
         "test_a_reset_in_the_middle_of_a_body_fails_only_its_own_call",
         "test_broken_framing_is_a_lost_connection",
+        "test_claims::test_after_the_first_round_of_input_no_failure_claims_that_nothing_ran",
     ),
     _rule(
         "errors-keep-facts",
@@ -342,6 +349,7 @@ REQUIREMENTS: Final = (
         "test_a_json_rpc_error_is_protocol_or_semantic_by_its_code",
         "test_large_error_data_is_left_out",
         "test_a_body_that_stalls_does_not_hide_the_status",
+        "test_claims::test_a_date_beyond_all_calendars_is_no_wait",
     ),
     _rule(
         "sizes-are-bounded",
@@ -386,6 +394,7 @@ REQUIREMENTS: Final = (
         "One 307 or 308 within the origin is followed while negotiating and remembered; no other is.",
         "test_sessions::test_a_redirect_within_the_origin_is_followed_once_and_remembered",
         "test_a_redirect_to_elsewhere_or_to_itself_is_refused",
+        "test_claims::test_a_redirect_that_names_a_user_is_not_followed",
     ),
     _rule(
         "session-id-is-a-secret",
@@ -409,6 +418,12 @@ REQUIREMENTS: Final = (
         "test_faults_of_others::test_a_get_that_is_not_found_ends_listening_and_not_the_session",
         "test_listening::test_streams_take_no_connection_away_from_calls",
         "test_attacks::test_a_stream_that_is_closed_after_every_event_is_opened_ever_more_rarely",
+    ),
+    _rule(
+        "edits-spare-calls",
+        OWN,
+        "An edited connection's calls under way still resume, reply and cancel.",
+        "test_claims::test_calls_under_way_outlive_an_edit_of_their_connection",
     ),
     _rule(
         "modern-input-is-bounded",

@@ -83,6 +83,7 @@ class RawServer:
     requests: list[RawRequest] = field(default_factory=list)
     connections: int = 0
     closed_connections: int = 0
+    listener: asyncio.Server | None = None
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -100,6 +101,11 @@ class RawServer:
         """Wait, at most `WAIT_S`, until the server has seen what the predicate asks for."""
         async with asyncio.timeout(WAIT_S), self._changed:
             await self._changed.wait_for(lambda: predicate(self))
+
+    def stop_listening(self) -> None:
+        """Refuse connections from now on; those that stand are kept."""
+        if self.listener is not None:
+            self.listener.close()
 
     async def note(self) -> None:
         """Let `wait_until` look again."""
@@ -150,6 +156,7 @@ async def raw_server(script: Script) -> AsyncGenerator[RawServer, None]:
         task.add_done_callback(tasks.discard)
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0, limit=1 << 20)
+    server.listener = listener
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server

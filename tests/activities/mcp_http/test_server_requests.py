@@ -95,6 +95,46 @@ async def test_what_was_not_declared_is_refused_at_once(
 
 
 @pytest.mark.anyio
+async def test_a_call_answers_pings_for_as_long_as_it_runs() -> None:
+    """Servers ping every few seconds and drop who stops answering: no number of pings is enough."""
+
+    async def script(request: RawRequest, peer: Peer) -> None:
+        if request.rpc_method != "tools/call":
+            await peer.send(http(202, b"", None))
+            replied[request.message["id"]].set()
+            return
+        await peer.send(sse_head())
+        for number, answered in enumerate(replied):
+            await peer.send(event({"jsonrpc": "2.0", "id": number, "method": "ping"}))
+            await asyncio.wait_for(answered.wait(), 2)
+        await peer.send(event(fine(request.message["id"])))
+        peer.close()
+
+    replied = [asyncio.Event() for _ in range(70)]
+    async with connected(script) as there:
+        assert (await there.call()).content
+    assert all(answered.is_set() for answered in replied)
+
+
+@pytest.mark.anyio
+async def test_a_flood_of_requests_whose_answers_are_not_taken_is_bounded_and_costs_no_call() -> None:
+    async def script(request: RawRequest, peer: Peer) -> None:
+        if request.rpc_method != "tools/call":
+            replies.append(request.message["id"])
+            await peer.wait_closed()
+            return
+        asked = [{"jsonrpc": "2.0", "id": n, "method": "roots/list"} for n in range(2_000)]
+        await peer.send(sse_head(), b"".join(map(event, asked)))
+        await peer.send(event(fine(request.message["id"])))
+        peer.close()
+
+    replies: list[int] = []
+    async with connected(script) as there:
+        assert (await there.call()).content
+    assert len(replies) <= 64
+
+
+@pytest.mark.anyio
 async def test_a_request_repeated_by_a_replay_is_answered_once() -> None:
     script = Asking({"id": 0, "method": "ping"}, {"id": 0, "method": "ping"}, wait=False)
     async with connected(script) as there:
