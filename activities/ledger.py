@@ -286,45 +286,13 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
     digest_ = store_payload(session, outcome.result) if outcome.result is not None else None
     settlement = replace(outcome.settlement, response_digest=digest_)
     won = settle_running(session, place.invocation_id, settlement, place.lease_token)
-    code = settlement.error.code if settlement.error else None
-    facts: dict[str, JSON] = {
-        "position": place.position,
-        "status": settlement.status.value,
-        "outcome": settlement.outcome.value,
-    }
-    append_audit(
-        session,
-        AuditFact(
-            AuditKind.LATE_RESULT if won is None else AuditKind.CALL_SETTLED,
-            actor=place.actor,
-            round_id=place.round_id,
-            invocation_id=place.invocation_id,
-            tool_name=place.tool,
-            code=code.value if code else None,
-            data={
-                **facts,
-                "send": outcome.send_outcome.value,
-                "result_digest": digest_,
-                **outcome.facts,
-            },
-        ),
-    )
+    _audit_end(session, place, settlement, outcome, is_late=won is None)
     if won is None:
         ended = lock_invocation(session, place.invocation_id)
         if ended.status is InvocationStatus.RUNNING:
             raise LeaseLostError(place.invocation_id)
         return as_settled(ended)
-    event: dict[str, JSON] = {
-        **facts,
-        "tool_call_id": place.tool_call_id,
-        "tool": place.tool,
-        "stage": place.stage,
-        "invocation_id": place.invocation_id,
-        "code": code.value if code else None,
-    }
-    append_events(session, place.round_id, [NewEvent("call_finished", event)])
-    if settlement.outcome is InvocationOutcome.UNKNOWN:
-        refresh_has_unknown(session, place.round_id)
+    _tell_end(session, place, settlement)
     meter_call(
         session,
         MeteredCall(
@@ -342,11 +310,63 @@ def settle_as(session: WriteSession, place: SettledPlace, outcome: CallOutcome) 
     return SettledCall(
         settlement.status,
         settlement.outcome,
-        code,
+        _code_of(settlement),
         digest_,
         len(outcome.result or b""),
         place.invocation_id,
     )
+
+
+def _audit_end(
+    session: WriteSession, place: SettledPlace, settlement: Settlement, outcome: CallOutcome, *, is_late: bool
+) -> None:
+    """Append to the audit trail how a call ended, or what came after its end."""
+    code = _code_of(settlement)
+    append_audit(
+        session,
+        AuditFact(
+            AuditKind.LATE_RESULT if is_late else AuditKind.CALL_SETTLED,
+            actor=place.actor,
+            round_id=place.round_id,
+            invocation_id=place.invocation_id,
+            tool_name=place.tool,
+            code=code.value if code else None,
+            data={
+                **_facts_of(place, settlement),
+                "send": outcome.send_outcome.value,
+                "result_digest": settlement.response_digest,
+                **outcome.facts,
+            },
+        ),
+    )
+
+
+def _tell_end(session: WriteSession, place: SettledPlace, settlement: Settlement) -> None:
+    """Tell whoever follows the round that a call ended, and mark a round that has an open question now."""
+    code = _code_of(settlement)
+    event: dict[str, JSON] = {
+        **_facts_of(place, settlement),
+        "tool_call_id": place.tool_call_id,
+        "tool": place.tool,
+        "stage": place.stage,
+        "invocation_id": place.invocation_id,
+        "code": code.value if code else None,
+    }
+    append_events(session, place.round_id, [NewEvent("call_finished", event)])
+    if settlement.outcome is InvocationOutcome.UNKNOWN:
+        refresh_has_unknown(session, place.round_id)
+
+
+def _facts_of(place: SettledPlace, settlement: Settlement) -> dict[str, JSON]:
+    return {
+        "position": place.position,
+        "status": settlement.status.value,
+        "outcome": settlement.outcome.value,
+    }
+
+
+def _code_of(settlement: Settlement) -> ErrorCode | None:
+    return settlement.error.code if settlement.error else None
 
 
 def as_settled(invocation: ToolInvocation) -> SettledCall:

@@ -4,11 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from activities.drift import (
-    DriftingCall,
     frozen_target,
     report_drift,
 )
@@ -21,7 +19,6 @@ from activities.ledger import (
     Owner,
     ResumePoint,
     SettledCall,
-    SettledPlace,
     as_settled,
     canceled_outcome,
     settle_as,
@@ -30,28 +27,22 @@ from activities.ledger import (
 )
 from activities.quota import count_refused, take_from_quota
 from activities.surroundings import Surroundings, judge_again, look_around
+from activities.wanted import WantedCall, load_wanted
 from governance.admission import call_error
 from governance.canonical import JSON
 from governance.codes import (
-    TERMINAL_ROUND_STATES,
     Classification,
     ErrorCode,
     IdempotencyClass,
     InvocationStatus,
-    RoundState,
     SendOutcome,
 )
-from governance.guardrails import GuardedCall
 from governance.quotas import price_of
-from governance.snapshots import ToolSnapshot
 from governance.tool_cache import ToolCache
-from models.binding import BINDINGS, REFERENCE, BindingRef
 from models.connection import Connection, SessionScope
 from models.database import WriteSession
-from models.guardrail import GuardState
 from models.invocation import (
     CallRequest,
-    Provisioned,
     Settlement,
     ToolInvocation,
     find_invocation,
@@ -60,11 +51,9 @@ from models.invocation import (
     take_over,
 )
 from models.key import ApiKey
-from models.payload import Payload
-from models.resolution import retry_key_of
-from models.round import NewEvent, Round, RoundCall, append_events, begin_call
+from models.round import NewEvent, append_events, begin_call
 from models.send import ToolSend, close_send, load_doubtful, load_sends, open_send
-from models.session_scope import ScopeOwner, marked_scope, scope_at
+from models.session_scope import scope_at
 from models.slot import (
     QueueTimedOut,
     SlotBusy,
@@ -74,75 +63,6 @@ from models.slot import (
     release_slot,
     take_slot,
 )
-from models.tool import load_snapshots
-
-
-class NotThisCallError(Exception):
-    """Nothing in the database says that this call is to be made now, whoever started the activity."""
-
-    def __init__(self, place: CallPlace, reason: str) -> None:
-        """Name the place and why."""
-        super().__init__(
-            f"Call {place.position} of round {place.round_id!r} is not to be made as"
-            f" {place.activity_id!r}: {reason}."
-        )
-
-
-@dataclass(frozen=True)
-class _Opening:
-    """The rows of one call while it is opened."""
-
-    place: CallPlace
-    row: RoundCall
-    binding: BindingRef
-    key_id: str
-    round_state: RoundState
-    conversation_id: str | None
-    sent_arguments: bytes
-    snapshot: ToolSnapshot
-
-    def drifting(self, invocation_id: str) -> DriftingCall:
-        return DriftingCall(
-            round_id=self.place.round_id,
-            position=self.place.position,
-            tool_call_id=self.row.call_id,
-            key_id=self.key_id,
-            invocation_id=invocation_id,
-            binding=self.binding,
-            snapshot=self.snapshot,
-        )
-
-    @property
-    def scope_owner(self) -> ScopeOwner:
-        return ScopeOwner(self.key_id, self.binding.id, self.conversation_id)
-
-    def scopes(self) -> tuple[str, ...]:
-        """Name every session that the call may turn out to use."""
-        given = [self.scope_owner.scope(kind) for kind in SessionScope]
-        return (*given, *(marked_scope(scope, self.snapshot.server_url) for scope in given))
-
-    def guarded(self) -> GuardedCall:
-        return GuardedCall(
-            key_id=self.key_id,
-            connection=self.snapshot.connection_name,
-            tool=self.snapshot.exposed_name,
-            upstream_name=self.snapshot.upstream_name,
-            round_id=self.place.round_id,
-            position=self.place.position,
-            tool_call_id=self.row.call_id,
-        )
-
-    def settled_place(self, invocation: ToolInvocation, *, took_price: bool) -> SettledPlace:
-        return SettledPlace(
-            invocation_id=invocation.id,
-            round_id=self.place.round_id,
-            position=self.place.position,
-            stage=self.place.stage,
-            tool_call_id=self.row.call_id,
-            tool=self.snapshot.exposed_name,
-            actor=self.key_id,
-            took_price=took_price,
-        )
 
 
 def open_call(
@@ -161,43 +81,75 @@ def open_call(
     Raises:
         NotThisCallError: the database does not want this call made.
     """
-    opening = _load(session, place, tools)
-    _require_wanted(session, opening)
-    snapshot = opening.snapshot
-    now = look_around(session, opening.key_id, opening.binding, snapshot, opening.scopes())
-    connection = now.connection
-    slot = _take_slot(session, opening, owner, connection)
+    opening = load_wanted(session, place, tools)
+    now = look_around(session, opening.key_id, opening.binding, opening.snapshot, opening.scopes())
+    slot = _take_slot(session, opening, owner, now.connection)
     if isinstance(slot, SlotBusy):
         return slot
-    arguments = json.loads(opening.sent_arguments)
-    price = 0 if connection is None else price_of(connection.tool_prices, snapshot.upstream_name)
+    begun = _begin(session, opening, owner, now.connection)
+    if isinstance(begun, SettledCall):
+        return begun if slot is None else _without_slot(session, place, owner, begun)
+    resume = _resumable(begun.sends, heard)
+    if resume is None:
+        verdict = _judge_earlier(begun.sends, opening) or _judge_slot(slot, opening)
+        verdict = verdict or _judge_now(session, opening, now)
+        verdict = _account(session, opening, now.key, begun, verdict)
+        if verdict is not None:
+            settled = _settle_here(session, opening, begun, verdict)
+            return settled if slot is None else _without_slot(session, place, owner, settled)
+    opened = _open(session, opening, owner, begun, now, resume)
+    if isinstance(slot, SlotGranted):
+        return replace(opened, holds_slot=True, wake=slot.wake)
+    return opened
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The invocation of a call whose lease this attempt has, and the sends of attempts before it."""
+
+    invocation: ToolInvocation
+    is_new: bool
+    sends: Sequence[ToolSend] = ()
+
+
+def _begin(
+    session: WriteSession, opening: WantedCall, owner: Owner, connection: Connection | None
+) -> _Begun | SettledCall:
+    """Start the invocation, or take it over from another attempt; one that is terminal comes back settled."""
+    place = opening.place
+    price = 0 if connection is None else price_of(connection.tool_prices, opening.snapshot.upstream_name)
     request = CallRequest(place.round_id, opening.row.sent_arguments_digest or "", price)
     provisioned = provision_held(session, opening.binding, request, place.idempotency_key, owner.lease_token)
     invocation = provisioned.invocation
-    sends: Sequence[ToolSend] = ()
     if provisioned.created:
         _tell_started(session, opening, invocation)
-    elif take_over(session, invocation.id, owner.lease_token):
-        invocation = lock_invocation(session, invocation.id)
-        sends = load_sends(session, invocation.id)
-    else:
-        settled = as_settled(lock_invocation(session, invocation.id))
-        return settled if slot is None else _without_slot(session, place, owner, settled)
-    resume = _resumable(sends, heard)
-    if resume is None:
-        verdict = _judge_earlier(sends, opening) or _judge_slot(slot, opening)
-        verdict = verdict or _judge_now(session, opening, now)
-        verdict = _account(session, opening, now.key, provisioned, verdict)
-        if verdict is not None:
-            settled = _settle_here(session, opening, provisioned, sends, verdict)
-            return settled if slot is None else _without_slot(session, place, owner, settled)
+        return _Begun(invocation, is_new=True)
+    if not take_over(session, invocation.id, owner.lease_token):
+        return as_settled(lock_invocation(session, invocation.id))
+    invocation = lock_invocation(session, invocation.id)
+    return _Begun(invocation, is_new=False, sends=load_sends(session, invocation.id))
+
+
+def _open(
+    session: WriteSession,
+    opening: WantedCall,
+    owner: Owner,
+    begun: _Begun,
+    now: Surroundings,
+    resume: "_Resumable | None",
+) -> OpenCall:
+    """Open a send, or go on with the one whose answer is to be fetched; the caller adds the slot."""
+    connection, invocation = now.connection, begun.invocation
     # The answer to a send that left already is fetched under that send: fetching is not sending.
-    send = resume.send if resume is not None else open_send(session, invocation, len(sends) + 1, owner.worker)
-    if provisioned.created:
+    if resume is not None:
+        send = resume.send
+    else:
+        send = open_send(session, invocation, len(begun.sends) + 1, owner.worker)
+    if begun.is_new:
         report_drift(session, opening.drifting(invocation.id), now.tool, connection)
     scope = _session_scope(connection, opening)
     return OpenCall(
-        place=place,
+        place=opening.place,
         owner=owner,
         invocation_id=invocation.id,
         send_id=send.id,
@@ -206,67 +158,17 @@ def open_call(
         binding_id=opening.binding.id,
         tool_call_id=opening.row.call_id,
         snapshot=opening.snapshot,
-        arguments=arguments,
+        arguments=json.loads(opening.sent_arguments),
         target=None if connection is None else frozen_target(connection, opening.snapshot),
         session_scope=scope,
         session=now.sessions.get(scope),
         resume=None if resume is None else resume.point,
-        holds_slot=isinstance(slot, SlotGranted),
-        wake=slot.wake if isinstance(slot, SlotGranted) else None,
         arguments_digest=opening.row.sent_arguments_digest,
         guardrails=guardrails_after(session, opening.row, opening.guarded()),
     )
 
 
-_ADMITTED_CALL = (
-    select(RoundCall, Round.key_id, Round.state, Round.conversation_id, Payload.content, *REFERENCE)
-    .join(BINDINGS, BINDINGS.c.id == RoundCall.binding_id)
-    .join(Round, Round.id == RoundCall.round_id)
-    .join(Payload, Payload.digest == RoundCall.sent_arguments_digest)
-    .where(RoundCall.round_id == bindparam("round"), RoundCall.position == bindparam("place"))
-    # Two activities that want the same call take turns from here, and so do two calls of one binding, whose
-    # invocations are numbered.
-    .with_for_update(of=[RoundCall, BINDINGS])
-)
-
-
-def _load(session: Session, place: CallPlace, tools: ToolCache) -> _Opening:
-    found = session.execute(_ADMITTED_CALL, {"round": place.round_id, "place": place.position}).one_or_none()
-    if found is None:
-        raise NotThisCallError(place, "the round has no such admitted call")
-    row, key_id, state, conversation_id, content, *reference = found
-    binding = BindingRef(*reference)
-    digest = binding.snapshot_digest
-    snapshot = tools.get(digest, lambda: load_snapshots(session, {digest})[digest]).snapshot
-    return _Opening(place, row, binding, key_id, state, conversation_id, content, snapshot)
-
-
-def _require_wanted(session: Session, opening: _Opening) -> None:
-    """Refuse a call that was not asked for: another activity id, or a round that has ended.
-
-    A workflow that was reset, or started by hand, may ask for anything; only rows count. A retry is wanted
-    where an operator's resolution names its very key.
-    """
-    place, row = opening.place, opening.row
-    if row.guard_state == GuardState.PENDING:
-        raise NotThisCallError(place, "its guardrails have not judged it")
-    if row.invocation_id is None:
-        if opening.round_state in TERMINAL_ROUND_STATES:
-            raise NotThisCallError(place, "the round has ended")
-        return
-    current = session.get_one(ToolInvocation, row.invocation_id)
-    if place.idempotency_key not in (current.idempotency_key, retry_key_of(current)):
-        known = session.scalar(
-            select(ToolInvocation.id).where(
-                ToolInvocation.tool_binding_id == opening.binding.id,
-                ToolInvocation.idempotency_key == place.idempotency_key,
-            )
-        )
-        if known is None:
-            raise NotThisCallError(place, f"it was made as {current.idempotency_key!r}")
-
-
-def _tell_started(session: WriteSession, opening: _Opening, invocation: ToolInvocation) -> None:
+def _tell_started(session: WriteSession, opening: WantedCall, invocation: ToolInvocation) -> None:
     begin_call(session, opening.place.round_id, opening.place.position, opening.place.stage, invocation.id)
     data: dict[str, JSON] = {
         "position": opening.place.position,
@@ -298,7 +200,7 @@ def _resumable(sends: Sequence[ToolSend], heard: Mapping[str, JSON] | None) -> _
     return _Resumable(last, ResumePoint(cursor["request_id"], cursor["last_event_id"]))
 
 
-def _judge_earlier(sends: Sequence[ToolSend], opening: _Opening) -> CallOutcome | None:
+def _judge_earlier(sends: Sequence[ToolSend], opening: WantedCall) -> CallOutcome | None:
     """Say what the sends so far forbid: an unsafe call that may have run is never sent again."""
     tool = opening.snapshot.exposed_name
     doubtful = any(send.may_have_run for send in sends)
@@ -319,7 +221,7 @@ def _never_reached(tool: str) -> CallOutcome:
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
-def _judge_now(session: Session, opening: _Opening, now: Surroundings) -> CallOutcome | None:
+def _judge_now(session: Session, opening: WantedCall, now: Surroundings) -> CallOutcome | None:
     """Decide once more, over rows as they are now: what was taken away stops calls not yet sent."""
     if opening.row.cancel_requested_at is not None:
         return canceled_outcome(opening.snapshot.exposed_name, was_sent=False)
@@ -331,25 +233,25 @@ def _judge_now(session: Session, opening: _Opening, now: Surroundings) -> CallOu
 
 def _account(
     session: WriteSession,
-    opening: _Opening,
+    opening: WantedCall,
     key: ApiKey | None,
-    provisioned: Provisioned,
+    begun: _Begun,
     verdict: CallOutcome | None,
 ) -> CallOutcome | None:
     """Take the call from its key's account, once for all its attempts; a refused one counts as a request."""
-    if not provisioned.created or key is None:
+    if not begun.is_new or key is None:
         return verdict
     if verdict is not None:
         count_refused(session, key, 1)
         return verdict
-    error = take_from_quota(session, key, provisioned.invocation, opening.snapshot.exposed_name)
+    error = take_from_quota(session, key, begun.invocation, opening.snapshot.exposed_name)
     if error is None:
         return None
     return CallOutcome(Settlement(InvocationStatus.FAILED, error=error), SendOutcome.NOT_SENT)
 
 
 def _take_slot(
-    session: WriteSession, opening: _Opening, owner: Owner, connection: Connection | None
+    session: WriteSession, opening: WantedCall, owner: Owner, connection: Connection | None
 ) -> SlotGranted | SlotBusy | QueueTimedOut | None:
     """Take a slot of the connection, where it has a limit and the call is not over already."""
     if connection is None or connection.max_concurrency is None:
@@ -379,7 +281,7 @@ def _take_slot(
     return take_slot(session, wanted)
 
 
-def _judge_slot(slot: object, opening: _Opening) -> CallOutcome | None:
+def _judge_slot(slot: object, opening: WantedCall) -> CallOutcome | None:
     if not isinstance(slot, QueueTimedOut):
         return None
     details: dict[str, JSON] = {
@@ -396,24 +298,20 @@ def _without_slot(session: WriteSession, place: CallPlace, owner: Owner, settled
 
 
 def _settle_here(
-    session: WriteSession,
-    opening: _Opening,
-    provisioned: Provisioned,
-    sends: Sequence[ToolSend],
-    outcome: CallOutcome,
+    session: WriteSession, opening: WantedCall, begun: _Begun, outcome: CallOutcome
 ) -> SettledCall:
     """Settle a call that is not to be sent; a send that an earlier worker left open is closed."""
-    invocation = provisioned.invocation
+    invocation, sends = begun.invocation, begun.sends
     if sends and sends[-1].outcome is None:
         left = sends[-1].sent_at is not None
         close_send(session, sends[-1].id, SendOutcome.UNKNOWN if left else SendOutcome.NOT_SENT)
     outcome = truthful(session, opening.snapshot, invocation.id, outcome)
     # What is refused on its first attempt has had nothing taken for it.
-    place = opening.settled_place(invocation, took_price=not provisioned.created)
+    place = opening.settled_place(invocation, took_price=not begun.is_new)
     return settle_as(session, place, outcome)
 
 
-def _session_scope(connection: Connection | None, opening: _Opening) -> str:
+def _session_scope(connection: Connection | None, opening: WantedCall) -> str:
     """Name what shares a session, never more than one key: the whole key, a conversation or a binding."""
     if connection is None:
         return opening.scope_owner.scope(SessionScope.KEY)

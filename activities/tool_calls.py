@@ -27,10 +27,11 @@ from activities.ledger import (
     settle_call,
     unknown_outcome,
 )
-from activities.opening import NotThisCallError, open_call
+from activities.opening import open_call
 from activities.runner import RepeatLaterError, Runner, no_runner, runner_of
 from activities.send_gate import LedgerGate
 from activities.slots import BUSY, CallBusyError, SlotLeases
+from activities.wanted import NotThisCallError
 from governance.admission import call_error
 from governance.canonical import JSON, is_object
 from governance.codes import Classification, ErrorCode, IdempotencyClass, InvocationStatus, SendOutcome

@@ -36,7 +36,8 @@ from activities.ledger import (
     settle_call,
     unknown_outcome,
 )
-from activities.opening import NotThisCallError, open_call
+from activities.opening import open_call
+from activities.wanted import NotThisCallError
 from governance.codes import IdempotencyClass, InvocationOutcome, InvocationStatus, SendOutcome
 from governance.resolutions import ResolutionKind, retry_suffix
 from models.base import new_id

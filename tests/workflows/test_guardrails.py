@@ -14,7 +14,8 @@ from temporalio.client import Client
 from activities.guardrail_hooks import GuardrailHooks
 from activities.guardrail_http import Webhooks
 from activities.ledger import CallPlace, OpenCall, Owner
-from activities.opening import NotThisCallError, open_call
+from activities.opening import open_call
+from activities.wanted import NotThisCallError
 from governance.canonical import JSON
 from governance.guardrails import Allow, Annotate, Block, GuardrailRequest, Hook, Redact
 from governance.tool_cache import ToolCache
