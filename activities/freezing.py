@@ -3,9 +3,8 @@
 One transaction, idempotent by the round: a second freeze returns the plan of the first.
 """
 
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlalchemy import bindparam, exists, select
@@ -13,23 +12,28 @@ from sqlalchemy.orm import Session
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.call_verdicts import (
+    AdmittedCall,
+    AskedCall,
+    KnownTools,
+    RefusedCall,
+    audited_verdict,
+    judge_calls,
+    refusal_event,
+)
 from activities.guardrails import guard_bound
 from activities.quota import meter_refused
 from activities.start_grants import StartGate
-from governance.admission import Refused, call_error, judge_arguments, judge_name
-from governance.argument_rules import NO_RULES, CompiledRules
-from governance.canonical import JSON, canonical_bytes, digest, digest_of
-from governance.codes import TERMINAL_ROUND_STATES, Classification, ErrorCode, RoundState
-from governance.decision import Denied, Level, decide, revisions_of
+from governance.canonical import JSON, canonical_bytes, digest_of
+from governance.codes import TERMINAL_ROUND_STATES, RoundState
 from governance.filters import InvalidFilter, RequestFilter, parse_request_filter
 from governance.resolutions import OnUnknown
 from governance.snapshots import ToolSnapshot, frozen_set_digest
-from governance.tool_cache import KnownTool, ToolCache
-from models.argument_rule import key_rules
-from models.audit import AuditFact, AuditKind, append_audit
+from governance.tool_cache import ToolCache
+from models.audit import append_audit
 from models.base import new_id
 from models.binding import BindingOwner, ToolBinding, insert_bindings, load_bindings_by_id
-from models.catalog import CallerPlace, World, load_world
+from models.catalog import CallerPlace, load_world
 from models.conversation import Conversation
 from models.database import Database, WriteSession
 from models.guardrail import ACTIVE_REVISION, GuardState
@@ -53,7 +57,7 @@ from models.round import (
 from models.round_place import PlaceRefused, RoundPlace, live_task, settle_place
 from models.task import load_task_world
 from models.task_ending import begin_task
-from models.tool import CatalogTool, FrozenSet, insert_frozen_set, load_snapshots
+from models.tool import FrozenSet, insert_frozen_set
 
 ROUND_ABANDONED = "RoundAbandoned"
 """Failure type: the round got a 503 and must never start."""
@@ -253,31 +257,6 @@ def _find_or_insert(session: WriteSession, request: FreezeRound) -> tuple[Round,
     return row, key
 
 
-@dataclass(frozen=True)
-class _Bound:
-    """A call that was admitted: the tool it is bound to and the arguments it will send."""
-
-    call: RoundCall
-    tool: CatalogTool
-    arguments: bytes
-
-
-@dataclass(frozen=True)
-class _Turned:
-    """A call that was refused, and why."""
-
-    call: RoundCall
-    refused: Refused
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A call as it was asked for, and its arguments as the model gave them, which may have been purged."""
-
-    call: RoundCall
-    content: bytes | None
-
-
 _ASKED = (
     # Asked for here: whether the set, which is large, is stored already, and the guardrails in force.
     select(
@@ -309,26 +288,26 @@ def _freeze_now(session: WriteSession, row: Round, key: ApiKey, tools: ToolCache
     asked = session.execute(_ASKED, {"round": row.id, "frozen_set": frozen_set}).all()
     if members is not None and not (asked and asked[0][2]):
         insert_frozen_set(session, frozen_set, members)
-    calls = [_Asked(call, content) for call, content, _, _ in asked]
-    verdicts = _judge_all(world, calls, _Snapshots(session, tools, key))
-    bound = [verdict for verdict in verdicts if isinstance(verdict, _Bound)]
-    turned = [verdict for verdict in verdicts if isinstance(verdict, _Turned)]
+    calls = [AskedCall(call, content) for call, content, _, _ in asked]
+    verdicts = judge_calls(world, calls, KnownTools(session, tools, key))
+    bound = [verdict for verdict in verdicts if isinstance(verdict, AdmittedCall)]
+    turned = [verdict for verdict in verdicts if isinstance(verdict, RefusedCall)]
     _bind(session, row, bound, {name: binding.id for name, binding in bindings.items()})
     for verdict in turned:
         verdict.call.refusal = verdict.refused.error.to_json()
     session.flush()
     revision = asked[0][3] if asked else None
     pending = guard_bound(session, row, revision, [(verdict.call, verdict.tool) for verdict in bound])
-    append_audit(session, *(_audit(row, world, verdict, pending) for verdict in verdicts))
+    append_audit(session, *(audited_verdict(row, world, verdict, pending) for verdict in verdicts))
     meter_refused(session, key, [verdict.call for verdict in turned])
     started = {"tool_count": len(visible), "admitted": len(bound), "refused": len(turned)}
     begin_round(
         session,
         row.id,
         RoundStart(frozen_set, key.argument_rules),
-        [NewEvent("round_started", started), *(_refusal_event(verdict) for verdict in turned)],
+        [NewEvent("round_started", started), *(refusal_event(verdict) for verdict in turned)],
     )
-    loader = _Snapshots(session, tools)
+    loader = KnownTools(session, tools)
     planned = [
         _planned(verdict.call.position, loader.known(verdict.tool.snapshot_digest).snapshot)
         for verdict in bound
@@ -362,71 +341,7 @@ def _place_of(session: Session, row: Round) -> CallerPlace:
     return place_in(session, conversation, row.profile_key, row.implementations)
 
 
-def _judge_all(world: World, calls: Sequence[_Asked], loader: "_Snapshots") -> list[_Bound | _Turned]:
-    seen: set[str] = set()
-    verdicts: list[_Bound | _Turned] = []
-    for asked in calls:
-        call = asked.call
-        if call.call_id in seen:
-            error = call_error(ErrorCode.DUPLICATE_CALL_ID, {"call_id": call.call_id})
-            verdicts.append(_Turned(call, Refused(error, None, "duplicate_call_id")))
-            continue
-        seen.add(call.call_id)
-        verdicts.append(_judge(world, asked, loader))
-    return verdicts
-
-
-class _Snapshots:
-    """Loads snapshots through the cache, within one transaction."""
-
-    def __init__(self, session: Session, tools: ToolCache, key: ApiKey | None = None) -> None:
-        self._session = session
-        self._tools = tools
-        self._key = key
-
-    def known(self, digest_: str) -> KnownTool:
-        return self._tools.get(digest_, lambda: load_snapshots(self._session, {digest_})[digest_])
-
-    def rules_of_key(self, tool: CatalogTool) -> CompiledRules:
-        if self._key is None:
-            return NO_RULES
-        return self._tools.rules(key_rules(self._key, tool.exposed_name, tool.connection_name))
-
-
-def _judge(world: World, asked: _Asked, snapshots: _Snapshots) -> _Bound | _Turned:
-    call = asked.call
-    found = _judge_implementation(world, call.tool_name) or judge_name(
-        world.context, world.governed, call.tool_name
-    )
-    if isinstance(found, Refused):
-        return _Turned(call, found)
-    tool = world.catalog[found.exposed_name]
-    raw = json.loads(asked.content)["arguments"] if asked.content else None
-    known = snapshots.known(tool.snapshot_digest)
-    rules = (known.rules, snapshots.rules_of_key(tool))
-    verdict = judge_arguments(call.tool_name, raw, lambda: known.schema, rules)
-    if isinstance(verdict, Refused):
-        return _Turned(call, verdict)
-    return _Bound(call, tool, canonical_bytes(verdict.arguments))
-
-
-def _judge_implementation(world: World, name: str) -> Refused | None:
-    """Refuse a call whose wanted implementation may not be bound, to a caller that may see the tool."""
-    refused = world.refused.get(name)
-    if refused is None or isinstance(
-        decide(world.context, replace(world.governed[name], withheld=None)), Denied
-    ):
-        return None
-    details: dict[str, JSON] = {
-        "tool": name,
-        "implementation": refused.implementation_ref,
-        "rule": refused.rule.value,
-    }
-    error = call_error(ErrorCode.IMPLEMENTATION_NOT_ALLOWED, details, Classification.AUTHORIZATION)
-    return Refused(error, Level.CATALOG.value, refused.rule.value)
-
-
-def _bind(session: WriteSession, row: Round, bound: Sequence[_Bound], ids: dict[str, str]) -> None:
+def _bind(session: WriteSession, row: Round, bound: Sequence[AdmittedCall], ids: dict[str, str]) -> None:
     """Bind the calls that were admitted; `ids` are the bindings that a task has already."""
     wanted = {verdict.tool.exposed_name: verdict.tool for verdict in bound}
     missing = [tool for name, tool in wanted.items() if name not in ids]
@@ -447,55 +362,12 @@ def _version_of(session: Session, row: Round) -> str | None:
     return None if conversation is None else conversation.program_version_id
 
 
-def _audit(row: Round, world: World, verdict: _Bound | _Turned, pending: Collection[int]) -> AuditFact:
-    call = verdict.call
-    tool = world.governed.get(call.tool_name)
-    revisions = revisions_of(world.context, None if tool is None else tool.connection)
-    if isinstance(verdict, _Bound):
-        return AuditFact(
-            AuditKind.CALL_ADMITTED,
-            actor=row.key_id,
-            request_id=row.request_id,
-            round_id=row.id,
-            tool_name=call.tool_name,
-            # What guardrails may still take out leaves no digest: a card number can be found by trying.
-            arguments_digest=None if call.position in pending else digest(verdict.arguments),
-            data={"position": call.position, "snapshot": verdict.tool.snapshot_digest, **revisions},
-        )
-    return AuditFact(
-        AuditKind.CALL_REFUSED,
-        actor=row.key_id,
-        request_id=row.request_id,
-        round_id=row.id,
-        tool_name=call.tool_name,
-        code=verdict.refused.error.code.value,
-        arguments_digest=call.arguments_digest,
-        data={
-            "position": call.position,
-            "level": verdict.refused.level,
-            "reason": verdict.refused.reason,
-            **verdict.refused.audited,
-            **revisions,
-        },
-    )
-
-
-def _refusal_event(verdict: _Turned) -> NewEvent:
-    data: Mapping[str, JSON] = {
-        "position": verdict.call.position,
-        "tool_call_id": verdict.call.call_id,
-        "tool": verdict.call.tool_name,
-        "code": verdict.refused.error.code.value,
-    }
-    return NewEvent("call_refused", data)
-
-
 def _stored_plan(session: WriteSession, row: Round, tools: ToolCache) -> FrozenRound:
     calls = load_round_calls(session, row.id)
     bindings = load_bindings_by_id(
         session, {call.binding_id for call in calls if call.binding_id is not None}
     )
-    loader = _Snapshots(session, tools)
+    loader = KnownTools(session, tools)
     planned: list[PlannedCall] = []
     refused = 0
     for call in calls:

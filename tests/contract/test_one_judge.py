@@ -64,7 +64,7 @@ def test_no_module_of_filters_is_imported_whole(module: str) -> None:
     [
         "models/catalog.py",
         "models/spawning.py",
-        "activities/freezing.py",
+        "activities/call_verdicts.py",
         "activities/surroundings.py",
         "api/catalog.py",
     ],
