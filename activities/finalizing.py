@@ -24,6 +24,7 @@ from governance.codes import (
 from governance.resolutions import effective_status
 from models.database import Database, WriteSession
 from models.ending import CallStanding, end_round, load_standings
+from models.forgetting import forget_arguments
 from models.invocation import Settlement, lock_open_invocations
 from models.round import HeldRound, NewEvent, RoundCall, hold_round, load_round_calls
 from models.send import load_doubtful
@@ -115,7 +116,14 @@ def finalize(session: WriteSession, request: FinalizeRound) -> FinalizedRound:
         _settle_abandoned(session, row, calls, open_ids, canceled=request.canceled)
     if request.canceled:
         drop_waiting(session, row.workflow_id)
-    counts = _count(request.state, load_standings(session, row.id))
+    standings = load_standings(session, row.id)
+    if any(one.awaits_guardrails for one in standings) and not request.failure:
+        # Nobody will judge them any more, and what nobody has judged is not kept. A round that failed by our
+        # own fault may be repeated, and is judged then.
+        unjudged = {one.position for one in standings if one.awaits_guardrails}
+        calls = load_round_calls(session, row.id)
+        forget_arguments(session, [call for call in calls if call.position in unjudged])
+    counts = _count(request.state, standings)
     event = NewEvent(f"round_{counts.state}", _tally(counts))
     end_round(session, row.id, request.state, request.failure[:255] or None, event)
     return counts

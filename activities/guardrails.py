@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import bindparam, delete, exists, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 from temporalio import activity
 
@@ -28,12 +28,12 @@ from models.argument_rule import frozen_key_rules
 from models.audit import AuditFact, AuditKind, append_audit
 from models.binding import ToolBinding
 from models.database import Database, ReadSession, WriteSession
+from models.forgetting import forget_arguments, forget_payloads
 from models.guardrail import GuardedPosition, GuardState, guard_calls, load_guardrails
-from models.invocation import Settlement, ToolInvocation
+from models.invocation import Settlement
 from models.key import ApiKey
 from models.payload import Payload, store_payload
 from models.round import NewEvent, Round, RoundCall, append_events
-from models.task import Task
 from models.tool import CatalogTool, load_snapshots
 
 AT_ONCE = 8
@@ -233,6 +233,8 @@ def _record(session: WriteSession, round_id: str, judged: Sequence[_Judged]) -> 
         if one.refusal is not None:
             call.refusal, call.binding_id = one.refusal.to_json(), None
             refused.append(call)
+            # What a guardrail lets nobody see is not left for readers of the database either.
+            forget_arguments(session, [call])
         elif one.checked.redacted:
             _replace_arguments(session, call, one.checked.value)
         facts.append(_fact(row, call, one))
@@ -250,20 +252,7 @@ def _replace_arguments(session: WriteSession, call: RoundCall, arguments: JSON) 
     call.arguments_digest = store_payload(session, canonical_bytes({"arguments": arguments}))
     call.sent_arguments_digest = store_payload(session, canonical_bytes(arguments))
     session.flush()
-    used = (
-        RoundCall.arguments_digest,
-        RoundCall.sent_arguments_digest,
-        ToolInvocation.request_digest,
-        ToolInvocation.response_digest,
-        Task.input_digest,
-    )
-    session.execute(
-        delete(Payload).where(
-            Payload.digest.in_(sorted(filter(None, old))),
-            *(~exists().where(column == Payload.digest) for column in used),
-        ),
-        execution_options={"synchronize_session": False},
-    )
+    forget_payloads(session, filter(None, old))
 
 
 def _fact(row: Round, call: RoundCall, judged: _Judged) -> AuditFact:

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, literal, select
+from sqlalchemy import bindparam, false, func, literal, select
 from sqlalchemy.orm import Session
 
 from governance.codes import InvocationOutcome, InvocationStatus, RoundState
 from governance.resolutions import ResolutionKind, is_open_question
 from models.base import table_of, utc_now
 from models.database import WriteSession
+from models.guardrail import GuardState
 from models.invocation import ToolInvocation
 from models.round import NewEvent, Round, RoundCall, add_numbered_events
 
@@ -23,6 +24,8 @@ class CallStanding:
     status: InvocationStatus | None
     outcome: InvocationOutcome | None
     resolution: ResolutionKind | None
+    awaits_guardrails: bool = False
+    """Whether its guardrails have never judged it."""
 
     @property
     def is_open_question(self) -> bool:
@@ -41,6 +44,7 @@ _STANDINGS = (
         _INVOCATIONS.c.status,
         _INVOCATIONS.c.outcome,
         _INVOCATIONS.c.resolution_kind,
+        func.coalesce(_CALLS.c.guard_state == GuardState.PENDING.value, false()),
     )
     .select_from(_CALLS.outerjoin(_INVOCATIONS, _INVOCATIONS.c.id == _CALLS.c.invocation_id))
     .where(_CALLS.c.round_id == bindparam("round"))

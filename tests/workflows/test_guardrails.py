@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 from activities.guardrail_hooks import GuardrailHooks
 from activities.guardrail_http import Webhooks
@@ -17,11 +17,13 @@ from activities.ledger import CallPlace, OpenCall, Owner
 from activities.opening import open_call
 from activities.wanted import NotThisCallError
 from governance.canonical import JSON
+from governance.codes import RoundState
 from governance.guardrails import Allow, Annotate, Block, GuardrailRequest, Hook, Redact
 from governance.tool_cache import ToolCache
 from models.audit import AuditEvent, AuditKind
-from models.base import new_id
+from models.base import Base, new_id
 from models.database import Database
+from models.forgetting import USERS
 from models.guardrail import replace_guardrails
 from models.key import ApiKey
 from models.payload import Payload
@@ -192,6 +194,75 @@ async def test_whatever_a_hook_does_but_allow_blocks(
         assert invocation.response_digest is None
         assert record.statuses() == ["failed", "succeeded"]
     assert "secret of the hook" not in str([row.data for row in await audit(sqlite_database)])
+
+
+async def test_arguments_that_a_guardrail_blocks_are_kept_nowhere(
+    database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    world = await build_world(database, PLAN)
+    runner = ScriptedRunner(echo)
+    hooks: dict[str, Hook] = {"judge": lambda _: Block("no")}
+    guardrails = [plugin(stages=["before"], selector={"tools": ["files-read"]})]
+    async with bench(temporal_client, database, task_queue, guardrails, runner=runner, hooks=hooks) as rounds:
+        shared = {"pin": "4711-0815"}
+        calls = [
+            Call("files-read", {"to": MAIL}, "alone"),
+            Call("files-read", shared, "shared"),
+            Call("files-write", shared, "free"),
+        ]
+        record, _ = await rounds.run(world.key_id, calls)
+
+    assert record.statuses() == ["guardrail_blocked", "guardrail_blocked", "succeeded"]
+    stored = await payloads(database)
+    assert MAIL not in stored
+    # Another call that may have them sent the same arguments, so that they stay with that one.
+    assert "4711-0815" in stored
+    digests = [(call.arguments_digest, call.sent_arguments_digest) for call in record.calls]
+    assert digests[:2] == [(None, None)] * 2
+    assert digests[2][1] == record.invocations[record.calls[2].invocation_id or ""].request_digest
+
+
+async def test_arguments_that_nobody_could_judge_are_kept_nowhere(
+    sqlite_database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    world = await build_world(sqlite_database, PLAN)
+    asked, release = threading.Event(), threading.Event()
+
+    def hang(_request: GuardrailRequest) -> Any:
+        asked.set()
+        release.wait(60)
+        return Allow()
+
+    runner = ScriptedRunner(echo)
+    guardrails = [plugin(stages=["before"], timeout_s=20)]
+    try:
+        async with bench(
+            temporal_client, sqlite_database, task_queue, guardrails, runner=runner, hooks={"judge": hang}
+        ) as rounds:
+            round_id, handle = await rounds.start(world.key_id, [Call("files-read", {"to": MAIL})])
+            assert await asyncio.to_thread(asked.wait, 5)
+            await handle.cancel()
+            with pytest.raises(WorkflowFailureError):
+                await handle.result()
+            release.set()
+            record = await rounds.record(round_id)
+    finally:
+        release.set()
+
+    assert runner.sent == []
+    assert record.row.state == RoundState.CANCELED
+    assert MAIL not in await payloads(sqlite_database)
+
+
+def test_forgetting_knows_every_column_that_names_a_payload() -> None:
+    named = {
+        f"{table.name}.{key.parent.name}"
+        for table in Base.metadata.tables.values()
+        for key in table.foreign_keys
+        if key.column.table.name == Payload.__tablename__
+    }
+
+    assert named == {f"{column.class_.__tablename__}.{column.key}" for column in USERS}
 
 
 async def test_a_hook_that_hangs_blocks_in_time_and_takes_no_other_plugin_with_it(
