@@ -22,8 +22,11 @@ from governance.canonical import JSON, is_array, is_object
 
 ROUNDS = "/v1/rounds"
 
-ENDS = frozenset({"round_completed", "round_canceled", "round_failed", "round_abandoned"})
-"""Kinds of events after which none follows."""
+FAILED = "round_failed"
+"""The event of a round that failed by the engine's fault; its caller may have it go on as a repeat."""
+
+ENDS = frozenset({"round_completed", "round_canceled", "round_abandoned"})
+"""Kinds of events after which none ever follows."""
 
 NOT_IN_LINE = frozenset({"number", "kind", "at", "position", "invocation_id"})
 """Members of an event that its line shows elsewhere, or that only programs need."""
@@ -91,13 +94,19 @@ def events(
     round_id: RoundId,
     after: Annotated[int, typer.Option(min=0, help="Begin after the event of this number.")] = 0,
 ) -> None:
-    """Follow a round until it ends, a line an event."""
+    """Follow a round until it ends, a line an event; one that failed goes on in its repeat."""
+    event: dict[str, Any] = {}
     with caller.server() as server:
         for event in follow(server, round_id, after):
             if caller.as_json:
                 print_line(json.dumps(event, ensure_ascii=False))
             else:
                 print_line(event_line(event))
+    if event.get("kind") == FAILED:
+        print_note(
+            f"A repeat under its own Idempotency-Key has it go on; follow that with:"
+            f" sluicegate rounds events {round_id} --after {event['number']}"
+        )
 
 
 @app.command()
@@ -157,18 +166,23 @@ def tool_calls_of(given: JSON, where: str) -> list[Any]:
 def follow(server: Server, round_id: str, after: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the events of a round until its last one, connecting again where the stream ends early.
 
+    A round that failed may have been repeated, also since its stream ended: its events end where a further
+    connection brings none.
+
     Raises:
         CommandFailed: the server refused, or no stream brings anything any more.
     """
-    fruitless = 0
+    fruitless, kind = 0, ""
     while fruitless < MAX_RECONNECTS:
         fruitless += 1
         for sent in _stream(server, round_id, after):
             event: dict[str, Any] = sent.json()
-            after, fruitless = event["number"], 0
+            after, kind, fruitless = event["number"], event["kind"], 0
             yield event
-            if event["kind"] in ENDS:
+            if kind in ENDS:
                 return
+        if kind == FAILED and fruitless:
+            return
     raise CommandFailed(f"the server does not tell how round {round_id} goes on; look at it again later")
 
 
