@@ -159,6 +159,28 @@ def put_idempotency(
     return show_definition(session, definition)
 
 
+def put_timeout(
+    session: WriteSession,
+    definition_id: str,
+    wanted_s: float | None,
+    if_match: str | None,
+    request_id: str,
+) -> dict[str, JSON]:
+    """Say how long a call of a tool may take; None leaves it to its connection. Frozen calls keep theirs."""
+    definition = _load(session, definition_id)
+    hold_definition(session, definition)
+    check_if_match(if_match, _etag(session, definition), "tool")
+    before = definition.timeout_s
+    if before != wanted_s:
+        definition.timeout_s = wanted_s
+        session.flush()
+        reproject_definition(session, definition)
+        record_change(
+            session, request_id, "put_timeout", definition=definition.id, before=before, after=wanted_s
+        )
+    return show_definition(session, definition)
+
+
 def add_candidate(
     session: WriteSession,
     definition_id: str,
@@ -268,6 +290,7 @@ def show_definition(session: Session, definition: ToolDefinition) -> dict[str, J
         "changed_since_pinned": changed,
         "requires_approval": definition.requires_approval,
         "idempotency": definition.idempotency,
+        "timeout_s": definition.timeout_s,
         "retired": definition.retired_at is not None,
         "implementations": [_show(row, kind, snapshots[row.snapshot_digest]) for row, kind in rows],
         "etag": _etag(session, definition),
@@ -289,6 +312,8 @@ def _show(row: ToolImplementation, kind: SourceKind, content: bytes) -> dict[str
         "policy_provenance": snapshot["policy_provenance"],
         "idempotency": snapshot["idempotency"],
         "idempotency_provenance": snapshot.get("idempotency_provenance", []),
+        "timeout_s": snapshot["timeout_s"],
+        "timeout_provenance": snapshot.get("timeout_provenance", []),
     }
 
 
@@ -337,6 +362,7 @@ def _etag(session: Session, definition: ToolDefinition) -> str:
             "pinned_digest": definition.pinned_digest,
             "requires_approval": definition.requires_approval,
             "idempotency": definition.idempotency,
+            "timeout_s": definition.timeout_s,
             "added": [row.id for row, _ in _implementations(session, definition.id) if row.is_added],
         }
     )

@@ -37,12 +37,20 @@ class ToolSnapshot:
     server_url: str | None = None
     idempotency_provenance: tuple[tuple[str, str], ...] = ()
     """(layer, class) of all that had a say, the last of which decided; empty where the source alone had."""
+    timeout_provenance: tuple[tuple[str, float], ...] = ()
+    """(layer, seconds), likewise."""
 
     def with_idempotency(self, wanted: IdempotencyClass) -> "ToolSnapshot":
         """Return the snapshot with an operator's setting of the tool, which goes before its source's."""
         layer = "source" if self.connection is None else "connection"
         provenance = ((layer, self.idempotency.value), ("tool", wanted.value))
         return replace(self, idempotency=wanted, idempotency_provenance=provenance)
+
+    def with_timeout(self, wanted_s: float) -> "ToolSnapshot":
+        """Return the snapshot with an operator's time limit of the tool, which goes before its source's."""
+        layer = "source" if self.connection is None else "connection"
+        provenance = ((layer, float(self.timeout_s)), ("tool", float(wanted_s)))
+        return replace(self, timeout_s=float(wanted_s), timeout_provenance=provenance)
 
     def to_json(self) -> dict[str, JSON]:
         """Return the snapshot as stored; `digest` is taken over this."""
@@ -68,6 +76,10 @@ class ToolSnapshot:
             # Left out where it is empty, so that snapshots that were stored before have the digest they had.
             stored["idempotency_provenance"] = [
                 {"layer": layer, "value": value} for layer, value in self.idempotency_provenance
+            ]
+        if self.timeout_provenance:
+            stored["timeout_provenance"] = [
+                {"layer": layer, "value": value} for layer, value in self.timeout_provenance
             ]
         return stored
 
@@ -95,6 +107,9 @@ class ToolSnapshot:
             server_url=payload["server_url"],
             idempotency_provenance=tuple(
                 (layer["layer"], layer["value"]) for layer in payload.get("idempotency_provenance", ())
+            ),
+            timeout_provenance=tuple(
+                (layer["layer"], layer["value"]) for layer in payload.get("timeout_provenance", ())
             ),
         )
 

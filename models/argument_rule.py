@@ -54,10 +54,13 @@ def frozen_key_rules(
 def ruled(session: Session, definition: ToolDefinition, snapshot: ToolSnapshot) -> ToolSnapshot:
     """Return a snapshot with the rules of its connection and tool; the same one where there are none.
 
-    That calls of the tool need an approval is one of its rules, and so is how they may be repeated.
+    That calls of the tool need an approval is one of its rules, and so are how they may be
+    repeated and how long one may take.
     """
     if definition.idempotency is not None:
         snapshot = snapshot.with_idempotency(definition.idempotency)
+    if definition.timeout_s is not None:
+        snapshot = snapshot.with_timeout(definition.timeout_s)
     if definition.requires_approval and not snapshot.requires_approval:
         snapshot = replace(snapshot, requires_approval=True)
     connection = session.get(Connection, snapshot.connection) if snapshot.connection else None

@@ -115,6 +115,8 @@ class ToolDefinition(Base):
     """Whether an operator wants each call of the tool approved by a person."""
     idempotency: Mapped[IdempotencyClass | None] = mapped_column(EnumByValue(IdempotencyClass))
     """What an operator says of repeating the tool's calls; None leaves it to its connection or source."""
+    timeout_s: Mapped[float | None]
+    """How long an operator lets a call of the tool take, in seconds; None leaves it to its connection."""
     argument_rules: Mapped[dict[str, JSON] | None] = mapped_column(Configuration)
     """See `models.argument_rule`."""
     retired_at: Mapped[datetime | None]

@@ -19,6 +19,7 @@ from api.schemas.programs import (
     PutApprovedBody,
     PutIdempotencyBody,
     PutPinBody,
+    PutTimeoutBody,
 )
 from api.schemas.values import PublicId
 from api.tool_definitions import (
@@ -29,6 +30,7 @@ from api.tool_definitions import (
     put_approved,
     put_idempotency,
     put_pin,
+    put_timeout,
     read_definition,
     remove_candidate,
 )
@@ -102,6 +104,23 @@ async def repeat(request: Request, deps: Deps, definition_id: PublicId) -> Respo
     request_id: str = request.state.request_id
     shown = await deps.database.write(
         put_idempotency, definition_id, body.idempotency, if_match_of(request), request_id
+    )
+    return JSONResponse(shown, headers={"etag": shown["etag"]})
+
+
+@router.put(
+    "/{definition_id}/timeout",
+    operation_id="putToolTimeout",
+    openapi_extra=json_body(PutTimeoutBody),
+    responses={200: {"model": DefinitionBody}, **EDIT},
+    response_class=Response,
+)
+async def limit_time(request: Request, deps: Deps, definition_id: PublicId) -> Response:
+    """Say how long a call of a tool may take, before its connection's limit; frozen rounds keep theirs."""
+    body = await read_model(request, PutTimeoutBody, deps.settings.body_max_bytes)
+    request_id: str = request.state.request_id
+    shown = await deps.database.write(
+        put_timeout, definition_id, body.timeout_s, if_match_of(request), request_id
     )
     return JSONResponse(shown, headers={"etag": shown["etag"]})
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from api.schemas.connections import ToolTimeout
 from api.schemas.values import AnyJSON, ShortText, StoredId, Text
 from governance.codes import IdempotencyClass
 from governance.modes import GovernanceMode, SourceKind
@@ -253,6 +254,7 @@ class DefinitionBody(BaseModel):
     changed_since_pinned: bool
     requires_approval: bool
     idempotency: IdempotencyClass | None = Field(description="The tool's own; null follows its connection.")
+    timeout_s: float | None = Field(description="The tool's own time limit; null follows its connection.")
     retired: bool
     implementations: list["ImplementationBody"]
     etag: str
@@ -275,6 +277,8 @@ class ImplementationBody(BaseModel):
     idempotency_provenance: list[dict[str, str]] = Field(
         description="The layers that it came from, the last decides; empty where the tool has no setting."
     )
+    timeout_s: float = Field(description="How long a call may take, in seconds.")
+    timeout_provenance: list[dict[str, AnyJSON]] = Field(description="As with idempotency.")
 
 
 class DefinitionPage(BaseModel):
@@ -306,6 +310,14 @@ class PutIdempotencyBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     idempotency: IdempotencyClass | None
+
+
+class PutTimeoutBody(BaseModel):
+    """How long a call of the tool may take; null leaves it to its connection."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    timeout_s: ToolTimeout | None
 
 
 class AddImplementationBody(BaseModel):

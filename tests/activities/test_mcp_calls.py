@@ -16,7 +16,9 @@ from activities.mcp_streams import StreamKeeper
 from governance.codes import InvocationOutcome, SendOutcome
 from models.connection import Connection, OnSessionLoss
 from models.database import Database, ReadSession, WriteSession
+from models.projection import reproject_definition
 from models.send import ToolSend
+from models.tool import ToolDefinition
 from models.vault import Vault
 from tests.activities.socket_server import Reply, done, socket_server
 from tests.support.rounds import RoundBench, round_worker
@@ -197,3 +199,30 @@ async def test_a_server_that_is_busy_is_asked_again(
 
     assert record.statuses() == ["succeeded"]
     assert server.methods.count("tools/call") == 2
+
+
+async def test_a_tools_own_time_limit_ends_the_call_before_its_connections(
+    sqlite_database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    async def hang(_message: dict[str, Any]) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def limit(session: WriteSession) -> None:
+        definition = session.query(ToolDefinition).filter_by(tool_name="files-read").one()
+        definition.timeout_s = 0.3
+        session.flush()
+        reproject_definition(session, definition)
+
+    async with socket_server(hang) as server:
+        # The connection's own limit is half a minute.
+        world = await world_of(sqlite_database, server.url)
+        await sqlite_database.write(limit)
+        async with mcp_bench(temporal_client, sqlite_database, task_queue) as bench, asyncio.timeout(5):
+            record, result = await bench.run(world.key_id, [Call("files-read")])
+            await server.canceled.wait()
+
+    [error] = [row.error for row in record.invocations.values()]
+    assert error is not None
+    assert (record.statuses(), result.unknown) == (["failed"], 1)
+    assert (error["code"], error["details"]["timeout_s"]) == ("tool_timeout", 0.3)

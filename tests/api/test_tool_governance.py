@@ -131,6 +131,39 @@ async def test_a_tools_own_idempotency_goes_before_its_connections_until_it_is_t
     assert kept == pins
 
 
+async def test_a_tools_own_time_limit_goes_before_its_connections_until_it_is_taken_away(
+    api: APIBench,
+) -> None:
+    await api.database.write(add_connection, ConnectionPlan(tool_timeout_s=30))
+    query = {"tool_name": "files-read"}
+    [found] = (await api.operator("GET", "/api/v1/tools", params=query)).json()["items"]
+    path = f"/api/v1/tools/{found['id']}"
+
+    async def shown() -> tuple[float | None, float, list[tuple[str, float]]]:
+        body = (await api.operator("GET", path)).json()
+        [row] = body["implementations"]
+        layers = [(layer["layer"], layer["value"]) for layer in row["timeout_provenance"]]
+        return body["timeout_s"], row["timeout_s"], layers
+
+    assert await shown() == (None, 30, [])
+    assert (await api.operator("PUT", f"{path}/timeout", json={"timeout_s": 2.5})).status_code == 200
+    assert await shown() == (2.5, 2.5, [("connection", 30), ("tool", 2.5)])
+
+    stale = await api.operator(
+        "PUT", f"{path}/timeout", json={"timeout_s": None}, headers={"if-match": found["etag"]}
+    )
+    wrong = [
+        (await api.operator("PUT", f"{path}/timeout", json=body)).status_code
+        for body in ({"timeout_s": 0}, {"timeout_s": 90_000}, {"timeout_s": "soon"}, {})
+    ]
+    edited = await api.operator("PATCH", "/api/v1/mcp/clients/files", json={"tool_timeout_s": 20})
+    assert (stale.status_code, wrong, edited.status_code) == (412, [400] * 4, 200)
+    assert await shown() == (2.5, 2.5, [("connection", 20), ("tool", 2.5)])
+
+    await api.operator("PUT", f"{path}/timeout", json={"timeout_s": None})
+    assert await shown() == (None, 20, [])
+
+
 async def test_policies_are_shown_with_the_layers_that_they_came_from(api: APIBench) -> None:
     _, found = await whitelisted(api)
     overlay = {"match": {"tool_name": "exec_command"}, "execution_policy": {"parallel_safe": True}}

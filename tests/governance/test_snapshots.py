@@ -32,7 +32,10 @@ SNAPSHOT = ToolSnapshot(
 CORE = ToolSnapshot("subagent_list", "subagent_list", None, None, "core_matrix", None, {})
 
 
-@pytest.mark.parametrize("snapshot", [SNAPSHOT, CORE, SNAPSHOT.with_idempotency(IdempotencyClass.SAFE)])
+@pytest.mark.parametrize(
+    "snapshot",
+    [SNAPSHOT, CORE, SNAPSHOT.with_idempotency(IdempotencyClass.SAFE), CORE.with_timeout(3)],
+)
 def test_a_stored_snapshot_reads_back_under_the_same_digest(snapshot: ToolSnapshot) -> None:
     read = ToolSnapshot.from_json(json.loads(json.dumps(snapshot.to_json())))
 
@@ -59,6 +62,7 @@ CHANGES: dict[str, JSON] = {
     "argument_rules": (),
     "server_url": "http://other.example/mcp",
     "idempotency_provenance": (("connection", "keyed"), ("tool", "safe")),
+    "timeout_provenance": (("connection", 30.0), ("tool", 5.0)),
 }
 
 
