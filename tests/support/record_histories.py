@@ -22,6 +22,7 @@ from governance.canonical import JSON
 from governance.resolutions import OnUnknown, ResolutionKind
 from models.connection import Connection
 from models.database import Database, WriteSession
+from models.guardrail import replace_guardrails
 from models.migration import migrate
 from models.vault import Vault
 from tests.support.rounds import RoundBench, round_worker
@@ -130,6 +131,25 @@ async def call_retry(client: Client, database: Database, world: World) -> Workfl
     return handle
 
 
+async def guarded_round(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
+    """Calls that guardrails judge first: one redacted, one blocked, one under none."""
+    words = {"name": "words", "kind": "patterns", "settings": {"deny": ["forbidden"]}}
+    guardrails = [
+        {"name": "pii", "kind": "redaction", "stages": ["before"], "selector": {"tools": ["files-read"]}},
+        {**words, "stages": ["before"], "selector": {"tools": ["files-read"]}},
+    ]
+    await database.write(replace_guardrails, guardrails)
+    async with round_worker(client, database, ScriptedRunner(echo), task_queue="guarded") as bench:
+        texts = ["ask nina.okafor@kranich.example", "forbidden"]
+        calls = [*(Call("files-read", {"text": text}) for text in texts), Call("files-write")]
+        record, _ = await bench.run(world.key_id, calls)
+        handle = client.get_workflow_handle(record.row.workflow_id)
+    if record.statuses() != ["succeeded", "guardrail_blocked", "succeeded"]:
+        raise AssertionError(f"One call was to be blocked: {record.statuses()}")
+    await database.write(replace_guardrails, [])
+    return handle
+
+
 async def reconcile(client: Client, database: Database, world: World) -> WorkflowHandle[Any, Any]:
     """A repair: a round that was only requested is started."""
     await database.write(add_round, world.key_id, [Call("files-read")], "round:reconciled")
@@ -179,6 +199,7 @@ RECORDERS: dict[str, Recorder] = {
     "queued_round": queued_round,
     "waiting_round": waiting_round,
     "call_retry": call_retry,
+    "guarded_round": guarded_round,
     "connection_sync": connection_sync,
     "reconcile": reconcile,
 }

@@ -67,6 +67,7 @@ def test_there_is_a_history_of_each_kind_of_round() -> None:
         "canceled_round",
         "waiting_round",
         "call_retry",
+        "guarded_round",
         "connection_sync",
         "reconcile",
     }
