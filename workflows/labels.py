@@ -13,6 +13,9 @@ from workflows.messages import KEY_ATTRIBUTE, STATE_ATTRIBUTE, TOOLS_ATTRIBUTE, 
 SHOWN_TOOLS = 10
 """Tool names in the summary and search attributes of a round; their sizes are limited by the engine."""
 
+KEY_ID_MAX = 64
+"""Characters of a key's id that are shown; the engine fails a workflow whose attribute is too long."""
+
 SUMMARY_MAX = 200
 """Characters of a summary: the engine takes 400 bytes."""
 
@@ -59,9 +62,9 @@ class RoundLabel:
 
     @property
     def updates(self) -> list[SearchAttributeUpdate[Any]]:
-        """The same, as a round sets them by itself."""
+        """The same, as a round sets them by itself. Whoever reaches the engine may have named any key."""
         return [
-            KEY_ATTRIBUTE.value_set(self.key_id),
+            KEY_ATTRIBUTE.value_set(self.key_id[:KEY_ID_MAX]),
             STATE_ATTRIBUTE.value_set(RoundState.REQUESTED.value),
             TOOLS_ATTRIBUTE.value_set(self.names),
             UNKNOWN_ATTRIBUTE.value_set(value=False),

@@ -103,6 +103,24 @@ async def test_a_granted_round_runs_once_whoever_starts_it_again(guarded: APIBen
     assert seen.json()["results"][0]["status"] == "succeeded"
 
 
+async def test_operators_find_a_round_that_was_started_through_temporal(guarded: APIBench) -> None:
+    agent = await guarded.agent()
+    grant = await granted(guarded, agent)
+    assert (await start(guarded, grant, search_attributes=True)).succeeded == 1
+    described = await guarded.temporal.get_workflow_handle(grant["workflow_id"]).describe()
+    shown = {pair.key.name: pair.value for pair in described.typed_search_attributes}
+    assert shown["SluicegateKey"] == agent.key_id
+    assert shown["ToolNames"] == ["one-echo"]
+    assert (shown["RoundState"], shown["HasUnknown"]) == ("completed", False)
+
+
+async def test_a_hostile_start_is_refused_and_not_repeated_for_ever(guarded: APIBench) -> None:
+    grant = await granted(guarded, await guarded.agent())
+    names = [{"id": "c1", "name": "x" * 5000}, {"id": "c2", "name": "\u0000*"}]
+    hostile = {"key_id": "k" * 5000, "calls": names, "search_attributes": True}
+    assert "another round" in await refused(guarded, {**grant, "workflow_id": "hostile"}, **hostile)
+
+
 async def test_what_the_api_starts_itself_needs_no_grant(guarded: APIBench) -> None:
     agent = await guarded.agent()
     assert (await execute(guarded, agent, CALL)).status_code == 200
