@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from activities.mcp_http.errors import MCPError, Outcome, TransportError
 from activities.mcp_http.types import OpenSession
 from governance.canonical import canonical_bytes
-from models.base import new_id
+from models.base import new_id, utc_now
 from models.database import Database
 from models.mcp_session import (
     OpenedSession,
@@ -22,11 +22,18 @@ from models.mcp_session import (
     load_session,
     release_opening,
     store_opened,
+    use_again,
 )
 from models.vault import CannotOpenError, Vault
 
 OPENING_LEASE = timedelta(seconds=30)
 """How long a worker may take to initialize before another one tries."""
+
+RESTED = timedelta(minutes=5)
+"""A session unused for longer is marked as used before a call leaves on it: the sweep may be about to end it.
+
+Far below the sweep's limit, as use is otherwise noted afterwards, once a minute.
+"""
 
 POLL_FIRST_S = 0.02
 POLL_LONGEST_S = 0.5
@@ -107,7 +114,7 @@ class McpSessions:
         Raises:
             MCPError: opening failed; nothing of a call was sent.
         """
-        held = self._usable(wanted, stored)
+        held = await self._awake(wanted, stored)
         if held is not None:
             return held
         lock = self._locks.setdefault((wanted.connection_id, wanted.scope), asyncio.Lock())
@@ -127,7 +134,7 @@ class McpSessions:
         pause_s = POLL_FIRST_S
         while loop.time() < deadline:
             stored = await self._database.read(load_session, wanted.connection_id, wanted.scope)
-            held = self._usable(wanted, stored)
+            held = await self._awake(wanted, stored)
             if held is not None:
                 return held
             if stored is not None and stored.state is SessionState.OPEN:
@@ -192,6 +199,14 @@ class McpSessions:
         )
         held = self._usable(wanted, stored)
         return None if held is None else replace(held, stream_token=new.stream_token)
+
+    async def _awake(self, wanted: SessionScope, stored: StoredSession | None) -> HeldSession | None:
+        """Return a stored session that no sweep will end under the call that wants it."""
+        held = self._usable(wanted, stored)
+        if held is None or stored is None or stored.last_used_at > utc_now() - RESTED:
+            return held
+        still_open = await self._database.write(use_again, stored.id, stored.row_version)
+        return held if still_open else None
 
     def _usable(self, wanted: SessionScope, stored: StoredSession | None) -> HeldSession | None:
         if stored is None or stored.sealed is None or stored.state is not SessionState.OPEN:

@@ -17,7 +17,7 @@ from activities.mcp_sessions import SessionScope
 from models.base import utc_now
 from models.connection import Connection, ConnectionTarget, target_of
 from models.database import Database, WriteSession
-from models.mcp_session import UnusedSession, clear_session, load_unused
+from models.mcp_session import UnusedSession, end_unused, load_unused
 from models.vault import CannotOpenError, Vault
 
 SESSION_IDLE = timedelta(minutes=15)
@@ -97,7 +97,7 @@ class SessionSweeper:
 
 
 def _close(session: WriteSession, unused: UnusedSession) -> ConnectionTarget | None:
-    """Close the row if it is still the one that was read, and return how to dial its server."""
+    """Close the row if it still is as it was read, and return how to dial its server."""
     connection = session.get(Connection, unused.connection_id)
-    closed = clear_session(session, unused.id, unused.row_version)
+    closed = end_unused(session, unused)
     return target_of(connection) if closed and connection is not None else None

@@ -65,6 +65,7 @@ class StoredSession:
     connection_version: int
     sealed: bytes | None
     row_version: int
+    last_used_at: datetime
 
 
 STORED_SESSION = (
@@ -74,6 +75,7 @@ STORED_SESSION = (
     McpSession.connection_version,
     McpSession.sealed,
     McpSession.row_version,
+    McpSession.last_used_at,
 )
 """The columns of a scope and, from the second on, of its `StoredSession`, in its order."""
 
@@ -192,6 +194,28 @@ def clear_session(session: WriteSession, session_row_id: str, observed_version: 
     return changed is not None
 
 
+def end_unused(session: WriteSession, unused: "UnusedSession") -> bool:
+    """Close a session that nobody needs, unless it was replaced, or used again, since it was looked at."""
+    untouched = session.scalar(
+        select(McpSession.id)
+        .where(McpSession.id == unused.id, McpSession.last_used_at == unused.last_used_at)
+        .with_for_update()
+    )
+    return untouched is not None and clear_session(session, unused.id, unused.row_version)
+
+
+def use_again(session: WriteSession, session_row_id: str, observed_version: int) -> bool:
+    """Note that a session is in use from now on; False where it is not open any more."""
+    used = session.scalar(
+        update(McpSession)
+        .where(McpSession.id == session_row_id, McpSession.row_version == observed_version)
+        .where(McpSession.state == SessionState.OPEN)
+        .values(last_used_at=utc_now())
+        .returning(McpSession.id)
+    )
+    return used is not None
+
+
 def touch_sessions(session: WriteSession, session_row_ids: Sequence[str]) -> None:
     """Note that sessions are in use now, so that they do not count as idle."""
     session.execute(
@@ -209,6 +233,7 @@ class UnusedSession:
     sealed: bytes | None
     negotiated: Mapping[str, JSON]
     row_version: int
+    last_used_at: datetime
 
 
 def load_unused(session: Session, idle_since: datetime, limit: int) -> tuple[UnusedSession, ...]:
@@ -220,6 +245,7 @@ def load_unused(session: Session, idle_since: datetime, limit: int) -> tuple[Unu
         McpSession.sealed,
         McpSession.negotiated,
         McpSession.row_version,
+        McpSession.last_used_at,
     ).where(McpSession.state == SessionState.OPEN)
     idle = session.execute(
         open_rows.where(McpSession.last_used_at < idle_since).order_by(McpSession.last_used_at).limit(limit)
@@ -230,7 +256,15 @@ def load_unused(session: Session, idle_since: datetime, limit: int) -> tuple[Unu
     keyless = _without_key(session, [row.scope for row in live])
     rows = [*idle, *(row for row in live if row.scope in keyless)]
     return tuple(
-        UnusedSession(row.id, row.connection_id, row.scope, row.sealed, row.negotiated or {}, row.row_version)
+        UnusedSession(
+            row.id,
+            row.connection_id,
+            row.scope,
+            row.sealed,
+            row.negotiated or {},
+            row.row_version,
+            row.last_used_at,
+        )
         for row in rows
     )
 

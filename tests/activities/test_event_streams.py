@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from activities.catalog_refresh import CatalogWatch
 from activities.client_pool import ClientPool
@@ -19,10 +19,20 @@ from activities.mcp_sessions import McpSessions, SessionScope
 from activities.mcp_streams import StreamKeeper, StreamTimes
 from activities.session_sweep import SessionSweeper
 from governance.connection_auth import auth_purpose
+from models.base import utc_now
 from models.connection import Connection, ConnectionTarget, Elicitation, EventStream, target_of
 from models.database import Database, ReadSession, WriteSession
 from models.key import ApiKey
-from models.mcp_session import LAST_EVENT_MAX_BYTES, McpSession, SessionState
+from models.mcp_session import (
+    LAST_EVENT_MAX_BYTES,
+    McpSession,
+    SessionState,
+    StoredSession,
+    end_unused,
+    load_session,
+    load_unused,
+    use_again,
+)
 from models.vault import Vault
 from tests.activities.listening_server import CHANGED, ListeningServer, listening_server
 from tests.support.raw_server import http
@@ -71,10 +81,10 @@ class Fellow:
     sessions: McpSessions
     scope: str
 
-    async def call(self, target: ConnectionTarget) -> None:
+    async def call(self, target: ConnectionTarget, stored: StoredSession | None = None) -> None:
         client = self.clients.client(target)
         wanted = SessionScope(target.id, target.version, self.scope)
-        held = await self.sessions.obtain(wanted, None, self.keeper.opener(client, target))
+        held = await self.sessions.obtain(wanted, stored, self.keeper.opener(client, target))
 
         async def on_notification(method: str, _params: Any) -> None:
             self.keeper.heard_in_call(target, method)
@@ -332,6 +342,45 @@ async def test_a_session_in_use_is_not_idle_however_long_its_call_takes(database
             server.gate.set()
             await call
     assert (row.state, server.deleted) == (SessionState.OPEN, [])
+
+
+def rest(session: WriteSession) -> None:
+    session.execute(update(McpSession).values(last_used_at=utc_now() - timedelta(minutes=14, seconds=59)))
+
+
+async def test_a_call_on_a_session_that_rested_keeps_the_sweep_from_ending_it(database: Database) -> None:
+    async with listening_server(gate=asyncio.Event()) as server:
+        assert server.gate is not None
+        server.gate.set()
+        world, target = await connect(database, server)
+        async with fellow(database, world, times=replace(QUICK, touch_s=60)) as worker:
+            await worker.call(target)
+            await database.write(rest)
+            server.gate.clear()
+            call = asyncio.create_task(worker.call(target))
+            await server.raw.wait_until(lambda _: server.calls == 2)
+            assert await swept(database, timedelta(minutes=14)) == 0
+            server.gate.set()
+            await call
+    assert (server.deleted, server.sessions) == ([], ["s1"])
+
+
+async def test_of_a_sweep_and_a_call_on_a_session_that_rested_one_wins(database: Database) -> None:
+    async with listening_server() as server:
+        world, target = await connect(database, server)
+        async with fellow(database, world, times=replace(QUICK, touch_s=60)) as worker:
+            await worker.call(target)
+            await database.write(rest)
+            stored = await database.read(load_session, target.id, worker.scope)
+            (seen,) = await database.read(load_unused, utc_now() - timedelta(minutes=14), 1)
+            assert stored is not None
+            assert await database.write(use_again, stored.id, stored.row_version)
+            assert not await database.write(end_unused, seen)
+            await database.write(rest)
+            assert await swept(database, timedelta(minutes=14)) == 1
+            assert not await database.write(use_again, stored.id, stored.row_version)
+            await worker.call(target, stored)
+    assert (server.deleted, server.sessions) == (["s1"], ["s1", "s2"])
 
 
 async def test_the_sessions_of_a_deleted_key_are_ended_at_once(database: Database) -> None:
