@@ -1,14 +1,16 @@
 """`sluicegate connections`: connections to MCP servers."""
 
+import ipaddress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import httpx
 import typer
 
-from api.commands.failures import UsageFailed
+from api.commands.failures import CommandFailed, UsageFailed
 from api.commands.option_groups import with_groups
 from api.commands.output import print_facts, print_json, print_line, print_note, print_table, when
 from api.commands.server import Admin
@@ -154,10 +156,15 @@ def add(
     name: Name,
     address: Annotated[str, typer.Argument(metavar="URL", help="The MCP server's URL.")],
 ) -> None:
-    """Add a connection and find out what its server offers; only what --tools names may be executed."""
+    """Add a connection and find out what its server offers; only what --tools names may be executed.
+
+    Where the server cannot be used, the connection is kept and the status is 1.
+    """
     body = {"name": name, "url": address, **settings.to_json()}
     with admin.server() as server:
-        _show(admin, server.send("POST", CONNECTIONS, body=body).json())
+        added = server.send("POST", CONNECTIONS, body=body).json()
+    _show(admin, added)
+    _check(added, "added")
 
 
 @app.command("list")
@@ -227,9 +234,11 @@ def enable(admin: Admin, name: Name) -> None:
 @app.command()
 @with_groups
 def refresh(admin: Admin, name: Name) -> None:
-    """Contact the server again and take over the tools that it has now."""
+    """Contact the server again and take over the tools that it has now; where that fails, the status is 1."""
     with admin.server() as server:
-        _show(admin, server.send("POST", path_of(name, "refresh")).json())
+        found = server.send("POST", path_of(name, "refresh")).json()
+    _show(admin, found)
+    _check(found, "kept")
 
 
 @app.command()
@@ -325,6 +334,45 @@ def _show(admin: Admin, connection: dict[str, Any]) -> None:
     if sync is not None and sync["state"] != "finished":
         print_line(f"The server is still being asked for its tools ({sync['state']}).")
     _note_dropped(connection["dropped_tools"])
+
+
+def _check(connection: dict[str, Any], done: str) -> None:
+    """Say what to do about a server that could not be used.
+
+    Raises:
+        CommandFailed: the contact that the command made has failed.
+    """
+    sync = connection.get("sync")
+    if sync is None or sync["state"] != "finished" or sync["ok"] is not False:
+        return
+    name, failure = connection["name"], connection["last_failure"] or sync["failure"]
+    network = fitting_network(connection["url"])
+    hints = [f"`sluicegate connections refresh {name}` tries again"]
+    if failure["code"] in {"endpoint_refused", "address_refused"} and network not in {
+        None,
+        connection["network"],
+    }:
+        hints = [f"if it is meant to be there: `sluicegate connections set {name} --network {network}`"]
+    elif failure["stage"] == "connect":
+        hints.insert(0, f"is a server running at {connection['url']}?")
+    problem = f"its server cannot be used: {failure['message']} [{failure['code']}]"
+    raise CommandFailed("\n  ".join([f"connection {name} is {done}, but {problem}", *hints]))
+
+
+def fitting_network(url: str) -> str | None:
+    """Return the network whose addresses the host of a URL is among; None where only resolving tells."""
+    host = httpx.URL(url).host
+    if host == "localhost" or host.endswith(".localhost"):
+        return Network.LOOPBACK.value
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if address.is_loopback:
+        return Network.LOOPBACK.value
+    if address.is_link_local or address.is_unspecified:
+        return None
+    return Network.PRIVATE.value if address.is_private else Network.PUBLIC.value
 
 
 def _note_dropped(dropped: list[dict[str, str]]) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands.keys import id_of
+from api.commands.key_names import id_of
 from api.commands.narrowing import Narrowing
 from api.commands.option_groups import with_groups
 from api.commands.output import print_json, print_table

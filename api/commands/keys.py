@@ -1,22 +1,22 @@
 """`sluicegate keys`: API keys, their secrets and their tool configuration."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
-from api.commands.failures import CommandFailed, UsageFailed
+from api.commands import key_quotas
+from api.commands.failures import UsageFailed
+from api.commands.key_names import KEYS, Key, configuration_of, path_of
 from api.commands.option_groups import with_groups
 from api.commands.output import print_facts, print_json, print_line, print_note, print_table, when
-from api.commands.server import Admin, Server
-
-KEYS = "/api/v1/keys"
+from api.commands.server import Admin
 
 app = typer.Typer(no_args_is_help=True)
 tools_app = typer.Typer(no_args_is_help=True, help="The tools that a key may use.")
 app.add_typer(tools_app, name="tools")
+app.add_typer(key_quotas.app, name="quota")
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="A key's id or name.")]
 Name = Annotated[str, typer.Argument(help="A name that no other key has.")]
 Overlap = Annotated[int, typer.Option(min=0, help="Seconds that the secrets before stay valid.")]
 Grants = Annotated[
@@ -109,6 +109,8 @@ def rotate(admin: Admin, key: Key, overlap: Overlap = 0) -> None:
     with admin.server() as server:
         made = server.send("POST", f"{path_of(server, key)}/secrets", body={"overlap_s": overlap}).json()
     _show_secret(admin, made)
+    if not admin.as_json:
+        _note_old_secrets(made)
 
 
 @app.command()
@@ -155,7 +157,7 @@ def delete(admin: Admin, key: Key) -> None:
 def get_tools(admin: Admin, key: Key) -> None:
     """Show which tools a key's configuration grants."""
     with admin.server() as server:
-        _show_config(admin, server.get(f"/api/v1/mcp{_suffix(server, key)}/tools"))
+        _show_config(admin, server.get(configuration_of(server, key, "tools")))
 
 
 @tools_app.command("set")
@@ -164,7 +166,7 @@ def set_tools(admin: Admin, key: Key, grants: Grants = None) -> None:
     """Set a key's whole tool configuration; connections left out are blocked, and no grants block all."""
     body = {"mcp_configs": [_grant(text) for text in grants or []]}
     with admin.server() as server:
-        _show_config(admin, server.send("PUT", f"/api/v1/mcp{_suffix(server, key)}/tools", body=body).json())
+        _show_config(admin, server.send("PUT", configuration_of(server, key, "tools"), body=body).json())
 
 
 @tools_app.command("clear")
@@ -178,35 +180,10 @@ def clear_tools(
     if not yes:
         typer.confirm(f"Key {key} may then use every tool that the connections offer. Go on?", abort=True)
     with admin.server() as server:
-        path = f"/api/v1/mcp{_suffix(server, key)}/tools"
+        path = configuration_of(server, key, "tools")
         etag = server.get(path)["etag"]
         server.send("DELETE", path, headers={"if-match": etag})
     print_note(f"Key {key} has no tool configuration any more.")
-
-
-def path_of(server: Server, key: str) -> str:
-    """Return the path of a key given by id or by name."""
-    return f"/api/v1{_suffix(server, key)}"
-
-
-def id_of(server: Server, key: str) -> str:
-    """Return the id of a key given by id or by name.
-
-    Raises:
-        CommandFailed: no key has that name.
-    """
-    try:
-        return str(UUID(key))
-    except ValueError:
-        pass
-    found = next((one["id"] for one in server.pages(KEYS) if one["name"] == key), None)
-    if found is None:
-        raise CommandFailed(f"no key has the name {key!r}; `sluicegate keys list` shows them")
-    return str(found)
-
-
-def _suffix(server: Server, key: str) -> str:
-    return f"/keys/{id_of(server, key)}"
 
 
 def _edit(admin: Admin, key: str, changes: dict[str, Any], done: str) -> None:
@@ -224,6 +201,17 @@ def _show_secret(admin: Admin, made: dict[str, Any]) -> None:
         return
     print_facts([("Id", made["id"]), ("Name", made["name"]), ("Secret", made["secret"])])
     print_note("The secret is shown this once; give it to the caller as SLUICEGATE_KEY.")
+
+
+def _note_old_secrets(made: dict[str, Any]) -> None:
+    """Say until when callers can still use the secrets that they have."""
+    now = datetime.now(UTC)
+    ending = [one for one in made["secrets"] if one["expires_at"]]
+    valid = [one for one in ending if datetime.fromisoformat(one["expires_at"]) > now]
+    for secret in valid:
+        print_note(f"The secret {secret['hint']} stays valid until {when(secret['expires_at'])}.")
+    if ending and not valid:
+        print_note("The secrets before are not valid any more.")
 
 
 def _show_config(admin: Admin, config: dict[str, Any]) -> None:

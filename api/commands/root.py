@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Entry] = {
     "status": Entry("status", "Show where the server of this data folder is.", USE),
     "keys": Entry("keys", "API keys, their secrets and the tools they may use.", USE),
     "connections": Entry("connections", "Connections to MCP servers.", USE),
+    "providers": Entry("providers", "Providers of chat completions and their models.", USE),
     "policies": Entry("policies", "Which tools may run beside others.", USE),
     "tools": Entry("tools", "The tools that an API key may use.", USE),
     "execute": Entry("execute", "Call one tool.", USE),

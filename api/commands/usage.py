@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from api.commands.keys import id_of
+from api.commands.key_names import id_of
 from api.commands.option_groups import with_groups
 from api.commands.output import print_facts, print_json, print_note, print_table
 from api.commands.server import Anyone, Server

@@ -110,6 +110,46 @@ async def test_keys_are_managed_from_the_shell(up: Up) -> None:
     )
 
 
+async def test_a_rotation_says_when_the_secret_before_ends(up: Up) -> None:
+    made = await as_admin(up, "keys", "create", "rotated")
+    later = await sluicegate("keys", "rotate", "rotated", "--overlap", "3600", data_dir=up.data_dir)
+    assert f"The secret {made['secrets'][0]['hint']} stays valid until 20" in later.err
+    await as_admin(up, "keys", "create", "replaced")
+    now = await sluicegate("keys", "rotate", "replaced", data_dir=up.data_dir)
+    assert "The secrets before are not valid any more." in now.err
+
+
+async def test_a_quota_is_set_shown_and_cleared_from_the_shell(up: Up) -> None:
+    await as_admin(up, "keys", "create", "spender")
+    quota = ("keys", "quota")
+    assert (await as_admin(up, *quota, "get", "spender"))["limits"] is None
+    await as_admin(up, *quota, "set", "spender", "--requests-per-minute", "0", "--budget-per-day", "2.50")
+    both = await as_admin(up, *quota, "set", "spender", "--concurrent-calls", "3")
+    limits = {name: value for name, value in both["limits"].items() if value is not None}
+    assert limits == {"requests_per_minute": 0, "budget_per_day": "2.5", "concurrent_calls": 3}
+    shown = await sluicegate(*quota, "get", "spender", data_dir=up.data_dir)
+    assert "budget per day" in shown.out
+    wrong = await sluicegate(*quota, "set", "spender", data_dir=up.data_dir)
+    assert (wrong.status, "--requests-per-minute" in wrong.err) == (2, True)
+    assert (await sluicegate(*quota, "clear", "spender", "--yes", data_dir=up.data_dir)).status == 0
+    assert (await as_admin(up, *quota, "get", "spender"))["limits"] is None
+
+
+async def test_providers_are_managed_from_the_shell_and_their_credential_is_read_from_elsewhere(
+    up: Up,
+) -> None:
+    add = ("providers", "add", "vendor", "https://vendor.example/v1", "--model", "small=vendor-small-1")
+    secret = {"VENDOR_KEY": "vendor-secret"}
+    plain = await sluicegate(*add, "--credential", "vendor-secret", data_dir=up.data_dir)
+    assert (plain.status, "env:VARIABLE" in plain.err, "vendor-secret" in plain.err) == (2, True, False)
+    added = await sluicegate(*add, "--credential", "env:VENDOR_KEY", data_dir=up.data_dir, extra=secret)
+    assert (added.status, "sealed" in added.out, "vendor-secret" in added.out) == (0, True, False)
+    [provider] = await as_admin(up, "providers", "list")
+    assert provider["model_aliases"]["small"]["upstream_model"] == "vendor-small-1"
+    assert (await as_admin(up, "providers", "remove", "vendor"))["models"] == ["small"]
+    assert await as_admin(up, "providers", "list") == []
+
+
 async def test_grants_decide_what_a_key_may_call(up: Up, orders: str) -> None:
     made = await as_admin(up, "keys", "create", "granted")
     config = await as_admin(up, "keys", "tools", "set", "granted", "orders=find_order,not_there")
@@ -152,8 +192,14 @@ async def test_a_connection_is_changed_and_looked_at(up: Up, orders: str) -> Non
 
 async def test_a_server_that_is_away_is_kept_with_its_failure_and_can_be_removed(up: Up) -> None:
     url = "http://127.0.0.1:9/mcp"
-    added = await as_admin(up, "connections", "add", "away", url, "--network", "loopback")
-    assert (added["health"], added["last_failure"]["stage"]) == ("failing", "connect")
+    add = ("connections", "add", "away", url, "--json")
+    refused = await sluicegate(*add, data_dir=up.data_dir)
+    assert (refused.status, json.loads(refused.out)["health"]) == (1, "failing")
+    assert "`sluicegate connections set away --network loopback`" in refused.err
+    changed = await as_admin(up, "connections", "set", "away", "--network", "loopback")
+    assert (changed["health"], changed["last_failure"]["stage"]) == ("failing", "connect")
+    still = await sluicegate("connections", "refresh", "away", data_dir=up.data_dir)
+    assert (still.status, f"is a server running at {url}?" in still.err) == (1, True)
     shown = await sluicegate("connections", "show", "away", data_dir=up.data_dir)
     assert "connect: " in shown.out
     assert (await sluicegate("connections", "remove", "away", data_dir=up.data_dir)).status == 0
