@@ -99,6 +99,7 @@ class ListingBuilder:
     _dropped: list[DroppedTool] = field(default_factory=list[DroppedTool])
     _cursors: set[str] = field(default_factory=set[str])
     _pages: int = 0
+    _bytes: int = 0
     _stopped: str | None = None
 
     def take_page(self, result: dict[str, JSON]) -> str | None:
@@ -121,18 +122,26 @@ class ListingBuilder:
         return self._next(cursor) if isinstance(cursor, str) else None
 
     def _next(self, cursor: str) -> str | None:
+        self._bytes += len(cursor)
         if cursor in self._cursors:
             self._stopped = "cursor_loop"
         elif self._pages >= self.limits.max_pages:
             self._stopped = "page_limit"
         elif len(self._tools) + len(self._dropped) >= self.limits.max_tools:
             self._stopped = "tool_limit"
+        elif self._bytes > self.limits.max_listing_bytes:
+            self._stopped = "byte_limit"
         self._cursors.add(cursor)
         return cursor if self._stopped is None else None
 
     def _take_entry(self, entry: JSON) -> None:
         if len(self._tools) + len(self._dropped) >= self.limits.max_tools:
             self._stopped = "tool_limit"
+            return
+        # Each page has the cap of a body; all of them together would hold many times that.
+        self._bytes += len(wire.dump_json(entry))
+        if self._bytes > self.limits.max_listing_bytes:
+            self._stopped = "byte_limit"
             return
         tool = self._read_tool(entry)
         if isinstance(tool, ListedTool) and tool.name not in self._tools:

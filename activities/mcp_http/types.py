@@ -57,6 +57,9 @@ class Limits:
     max_json_depth: int = 128
     max_pages: int = 200
     max_tools: int = 20_000
+    max_listing_bytes: int = 64 * 1024 * 1024
+    """Bytes of all tools of a listing together, as compact JSON."""
+
     max_input_rounds: int = 10
     """``input_required`` answers to one call."""
 
@@ -233,7 +236,8 @@ class DroppedTool:
 class ToolListing:
     """All pages of ``tools/list``.
 
-    `stopped` says why it is not complete (``cursor_loop``, ``page_limit``, ``tool_limit``); None if it is.
+    `stopped` says why it is not complete (``cursor_loop``, ``page_limit``, ``tool_limit``, ``byte_limit``);
+    None if it is.
     """
 
     tools: tuple[ListedTool, ...]

@@ -24,7 +24,7 @@ MODERN: Final = "MCP 2026-07-28"
 OWN: Final = "project"
 
 
-def _rule(rule_id: str, source: str, rule: str, *tests: str) -> Requirement:
+def build_rule(rule_id: str, source: str, rule: str, *tests: str) -> Requirement:
     """Build a rule; a test without a file lies in the file of the one before it."""
     full: list[str] = []
     for test in tests:
@@ -34,7 +34,7 @@ def _rule(rule_id: str, source: str, rule: str, *tests: str) -> Requirement:
 
 
 REQUIREMENTS: Final = (
-    _rule(
+    build_rule(
         "lifecycle-initialize-first",
         f"{LEGACY}, Lifecycle, Initialization",
         "initialize comes first, its result is awaited, then notifications/initialized and its 202.",
@@ -43,7 +43,7 @@ REQUIREMENTS: Final = (
         "test_errors_while_opening_never_leave_the_outcome_unknown",
         "test_claims::test_a_session_whose_handshake_fails_halfway_is_ended",
     ),
-    _rule(
+    build_rule(
         "lifecycle-version-negotiation",
         f"{LEGACY}, Lifecycle, Version Negotiation",
         "An unknown counter-offer is refused; the session it opened is ended.",
@@ -51,21 +51,21 @@ REQUIREMENTS: Final = (
         "test_modern::test_a_version_nobody_knows_is_refused_before_anything_is_sent",
         "test_sdk_server::test_every_version_lists_and_calls",
     ),
-    _rule(
+    build_rule(
         "lifecycle-declare-only-what-is-served",
         f"{LEGACY}, Lifecycle, Capability Negotiation",
         "Nothing is declared by default; what was not declared is refused with the right error.",
         "test_server_requests::test_what_was_not_declared_is_refused_at_once",
         "test_sdk_server::test_a_ping_and_a_refused_elicitation_in_the_middle_of_a_call",
     ),
-    _rule(
+    build_rule(
         "transport-post-one-message",
         f"{LEGACY}, Transports, Sending Messages, 1-4",
         "Every message is one POST; Accept names both answers; 202 is expected for what has no answer.",
         "test_sessions::test_every_request_asks_for_both_answers_and_no_compression",
         "test_sending::test_meta_goes_along_with_the_progress_token",
     ),
-    _rule(
+    build_rule(
         "transport-both-answers",
         f"{LEGACY}, Transports, Sending Messages, 5",
         "JSON and event streams are both accepted, in every framing that the standards allow.",
@@ -73,13 +73,13 @@ REQUIREMENTS: Final = (
         "test_sdk_server::test_json_and_stateless_servers_work_too",
         "test_a_large_answer_arrives_whole_and_a_larger_one_than_allowed_is_refused",
     ),
-    _rule(
+    build_rule(
         "transport-batch-2025-03-26",
         "MCP 2025-03-26, Transports, Sending Messages",
         "An array as an answer is taken apart; modern servers may not send one.",
         "test_wire::test_a_batch_is_taken_apart_at_the_legacy_era_only",
     ),
-    _rule(
+    build_rule(
         "session-header",
         f"{LEGACY}, Transports, Session Management, 1-2",
         "The id of a 2xx initialize goes on every later request; ids outside 0x21-0x7E are refused.",
@@ -88,7 +88,7 @@ REQUIREMENTS: Final = (
         "test_a_session_id_on_a_failed_initialize_is_ignored",
         "test_a_server_without_sessions_gets_no_session_header_and_no_delete",
     ),
-    _rule(
+    build_rule(
         "session-lost",
         f"{LEGACY}, Transports, Session Management, 3-4",
         "A 404 to a request with a session, and the forms in use besides, mean: initialize again.",
@@ -98,19 +98,19 @@ REQUIREMENTS: Final = (
         "test_ping_tells_whether_the_session_lives",
         "test_sdk_server::test_a_deleted_session_is_lost_and_one_initialize_brings_the_next_call_through",
     ),
-    _rule(
+    build_rule(
         "session-delete",
         f"{LEGACY}, Transports, Session Management, 5",
         "A session that is done with is ended by DELETE; 405 and anything else is fine.",
         "test_sessions::test_whatever_delete_is_answered_the_session_is_done_with",
     ),
-    _rule(
+    build_rule(
         "version-header",
         f"{LEGACY}, Transports, Protocol Version Header",
         "Every request after initialize carries the negotiated version.",
         "test_sessions::test_the_negotiated_version_is_what_later_requests_carry",
     ),
-    _rule(
+    build_rule(
         "listen-get-stream",
         f"{LEGACY}, Transports, Listening for Messages from the Server",
         "A GET opens the stream outside of calls; 405 means there is none; one stream a session.",
@@ -121,7 +121,7 @@ REQUIREMENTS: Final = (
         "test_200_and_close_for_ever_ends",
         "test_a_person_may_answer_an_elicitation_that_comes_outside_of_the_call",
     ),
-    _rule(
+    build_rule(
         "resume-by-get",
         f"{LEGACY}, Transports, Resumability and Redelivery",
         "A stream that ends before the answer is resumed by GET with the last event id of that stream.",
@@ -134,14 +134,14 @@ REQUIREMENTS: Final = (
         "test_sdk_server::test_a_stream_closed_by_the_server_is_resumed",
         "test_a_call_whose_process_went_away_is_finished_by_another_from_the_cursor",
     ),
-    _rule(
+    build_rule(
         "resume-honours-retry",
         f"{LEGACY}, Transports, Sending Messages, 6",
         "The server's retry time is waited before reconnecting, within bounds.",
         "test_resumption::test_retry_is_honoured",
         "test_sse::test_retry_is_digits_only_and_clamped",
     ),
-    _rule(
+    build_rule(
         "resume-is-bounded",
         OWN,
         "Resumption ends after attempts without news, at a refusal, with the call; nothing is repeated.",
@@ -152,7 +152,7 @@ REQUIREMENTS: Final = (
         "test_a_resumption_that_is_refused_for_now_is_tried_again",
         "test_a_lost_session_at_resume_call_leaves_the_outcome_unknown",
     ),
-    _rule(
+    build_rule(
         "sse-interpretation",
         "WHATWG HTML, 9.2.6, Interpreting an event stream",
         "Lines, fields, BOM, UTF-8 and dispatch as the standard says, wherever the bytes are cut.",
@@ -161,7 +161,7 @@ REQUIREMENTS: Final = (
         "test_a_stream_fed_byte_by_byte_gives_the_same_events",
         "test_keep_alive_comments_after_an_id_give_no_events",
     ),
-    _rule(
+    build_rule(
         "ids-match",
         "JSON-RPC 2.0, 5, Response object",
         "An answer is taken by its id only; the server's own ids are another number space.",
@@ -172,7 +172,7 @@ REQUIREMENTS: Final = (
         "test_sessions::test_200_calls_at_once_on_one_session_get_their_own_answers_in_any_order",
         "test_claims::test_an_error_without_id_on_a_resumed_stream_is_not_the_answer",
     ),
-    _rule(
+    build_rule(
         "json-rpc-frames",
         "JSON-RPC 2.0, 4 and 5",
         "Frames are read as requests, notifications, responses or nothing; errors without id fail the call.",
@@ -180,7 +180,7 @@ REQUIREMENTS: Final = (
         "test_any_object_is_some_message",
         "test_statuses::test_an_error_without_id_on_200_fails_the_call_at_once",
     ),
-    _rule(
+    build_rule(
         "ping",
         f"{LEGACY}, Utilities, Ping",
         "A ping is answered at once with the same id, 0 included.",
@@ -190,7 +190,7 @@ REQUIREMENTS: Final = (
         "test_a_call_answers_pings_for_as_long_as_it_runs",
         "test_a_flood_of_requests_whose_answers_are_not_taken_is_bounded_and_costs_no_call",
     ),
-    _rule(
+    build_rule(
         "cancel-legacy",
         f"{LEGACY}, Utilities, Cancellation",
         "A call that is given up is cancelled by notification with its id; initialize never is.",
@@ -202,13 +202,13 @@ REQUIREMENTS: Final = (
         "test_cancel_call_works_from_any_process",
         "test_sdk_server::test_progress_and_cancellation_reach_each_other",
     ),
-    _rule(
+    build_rule(
         "cancel-modern",
         f"{MODERN}, Utilities, Cancellation",
         "A modern call is cancelled by closing its stream; nothing is posted.",
         "test_cancellation::test_cancelling_a_modern_call_closes_its_stream_and_posts_nothing",
     ),
-    _rule(
+    build_rule(
         "timeouts",
         f"{LEGACY}, Lifecycle, Timeouts",
         "Every request has a hard limit that progress does not extend; on timeout the call is cancelled.",
@@ -217,7 +217,7 @@ REQUIREMENTS: Final = (
         "test_silence_longer_than_the_limit_is_an_unknown_outcome",
         "test_a_timeout_before_anything_was_sent_is_not_sent",
     ),
-    _rule(
+    build_rule(
         "progress",
         f"{LEGACY}, Utilities, Progress",
         "Only our token and rising numbers count; what is passed on is rate limited.",
@@ -225,16 +225,17 @@ REQUIREMENTS: Final = (
         "test_server_requests::test_notifications_of_the_stream_reach_the_caller",
         "test_an_exception_of_a_hook_reaches_the_caller_unchanged",
     ),
-    _rule(
+    build_rule(
         "tools-paging",
         f"{LEGACY}, Utilities, Pagination",
         "Cursors are opaque and may be empty; a listing without end is ended.",
         "test_results::test_all_pages_are_fetched_and_the_empty_cursor_is_one",
         "test_a_listing_that_turns_in_a_circle_ends",
         "test_a_listing_without_end_is_bounded",
+        "test_a_listing_holds_no_more_than_its_cap_however_many_pages_it_has",
         "test_a_page_without_a_list_is_an_error",
     ),
-    _rule(
+    build_rule(
         "tools-results",
         f"{LEGACY}, Tools, Tool Result and Output Schema",
         "All content is kept; structured content is checked; a violation is marked, not fatal.",
@@ -243,7 +244,7 @@ REQUIREMENTS: Final = (
         "test_schemas_are_cached_by_content_and_the_cache_is_bounded",
         "test_sdk_server::test_an_output_that_breaks_its_schema_is_kept_and_marked",
     ),
-    _rule(
+    build_rule(
         "tools-listing-is-untrusted",
         f"{LEGACY}, Tools, Security Considerations",
         "A tool that cannot be used is dropped alone; schemas are kept verbatim and never dereferenced.",
@@ -252,13 +253,13 @@ REQUIREMENTS: Final = (
         "test_schemas_and_annotations_are_kept_as_received",
         "test_wire::test_text_of_a_server_is_made_harmless",
     ),
-    _rule(
+    build_rule(
         "modern-request-metadata",
         f"{MODERN}, Basic, Per-request metadata; Transports, Standard headers",
         "Every request carries version, client and capabilities in _meta, and the mirrored headers.",
         "test_modern::test_every_request_carries_version_client_and_capabilities_and_no_session",
     ),
-    _rule(
+    build_rule(
         "modern-argument-headers",
         f"{MODERN}, Transports, Custom headers from tool parameters",
         "Annotated arguments are mirrored and encoded; tools with invalid annotations are dropped.",
@@ -266,7 +267,7 @@ REQUIREMENTS: Final = (
         "test_a_tool_with_a_broken_annotation_is_not_called",
         "test_results::test_argument_headers_are_valid_only_where_the_specification_says",
     ),
-    _rule(
+    build_rule(
         "modern-input-required",
         f"{MODERN}, Multi round-trip requests; Result types",
         "State goes back unread with a new id and the same params; an unknown result type is an error.",
@@ -274,20 +275,20 @@ REQUIREMENTS: Final = (
         "test_a_person_may_answer_through_the_hook",
         "test_interim_results_that_cannot_be_met_end_the_call",
     ),
-    _rule(
+    build_rule(
         "modern-no-resumption",
         f"{MODERN}, Transports",
         "A broken modern stream has lost its request: no GET, no repeat.",
         "test_resumption::test_a_modern_stream_is_never_resumed",
     ),
-    _rule(
+    build_rule(
         "modern-subscriptions",
         f"{MODERN}, Utilities, Subscriptions",
         "Changes of the tool list are subscribed to; a graceful end is an end.",
         "test_listening::test_a_modern_server_is_subscribed_to_and_may_end_it_gracefully",
         "test_a_modern_server_without_subscriptions_is_asked_once",
     ),
-    _rule(
+    build_rule(
         "era-negotiation",
         f"{MODERN}, Transports, Backward compatibility",
         "discover first; modern errors are followed; anything else is legacy; silence is no verdict.",
@@ -302,7 +303,7 @@ REQUIREMENTS: Final = (
         "test_a_pinned_modern_version_never_falls_back",
         "test_404_with_method_not_found_is_no_lost_session",
     ),
-    _rule(
+    build_rule(
         "http-sse-2024-11-05",
         "MCP 2024-11-05, Transports, HTTP with SSE",
         "Messages go to the URL of the endpoint event, on the same origin only; answers come on the stream.",
@@ -313,7 +314,7 @@ REQUIREMENTS: Final = (
         "test_a_stream_that_ends_leaves_the_outcome_unknown_and_cannot_be_resumed",
         "test_a_server_that_speaks_something_else_is_an_error_before_any_call",
     ),
-    _rule(
+    build_rule(
         "outcome-not-sent",
         OWN,
         "What fails before the first byte left is not sent; the caller may veto at that moment.",
@@ -329,7 +330,7 @@ REQUIREMENTS: Final = (
         "test_a_connection_that_is_closed_while_the_send_is_written_down_is_not_used",
         "test_claims::test_a_server_that_is_gone_when_an_idle_connection_turns_out_closed_was_sent_nothing",
     ),
-    _rule(
+    build_rule(
         "outcome-unknown",
         OWN,
         "What was sent and has no readable answer is unknown and never sent again.",
@@ -338,7 +339,7 @@ REQUIREMENTS: Final = (
         "test_broken_framing_is_a_lost_connection",
         "test_claims::test_after_the_first_round_of_input_no_failure_claims_that_nothing_ran",
     ),
-    _rule(
+    build_rule(
         "errors-keep-facts",
         OWN,
         "Status, Retry-After, challenge and JSON-RPC code survive, each with its outcome class.",
@@ -351,7 +352,7 @@ REQUIREMENTS: Final = (
         "test_a_body_that_stalls_does_not_hide_the_status",
         "test_claims::test_a_date_beyond_all_calendars_is_no_wait",
     ),
-    _rule(
+    build_rule(
         "sizes-are-bounded",
         OWN,
         "Bodies, events and decompressed bytes have caps; what exceeds them is cut off and cancelled.",
@@ -359,7 +360,7 @@ REQUIREMENTS: Final = (
         "test_sse::test_no_event_holds_more_than_the_cap",
         "test_events_below_the_cap_go_on_for_ever",
     ),
-    _rule(
+    build_rule(
         "json-is-portable",
         "RFC 8259 and RFC 7493",
         "Integers are exact; depth, NaN, endless numbers and lone surrogates are refused without harm.",
@@ -372,7 +373,7 @@ REQUIREMENTS: Final = (
         "test_a_paired_surrogate_escape_is_a_character",
         "test_sending::test_64_bit_integers_are_exact_both_ways",
     ),
-    _rule(
+    build_rule(
         "outbound-guard",
         OWN,
         "Scheme, address and headers are judged; the judged address is the dialled one; no cookies kept.",
@@ -388,7 +389,7 @@ REQUIREMENTS: Final = (
         "test_a_name_that_does_not_resolve_is_a_failed_connection",
         "test_sending::test_cookies_of_a_server_are_never_kept",
     ),
-    _rule(
+    build_rule(
         "redirects",
         OWN,
         "One 307 or 308 within the origin is followed while negotiating and remembered; no other is.",
@@ -396,14 +397,14 @@ REQUIREMENTS: Final = (
         "test_a_redirect_to_elsewhere_or_to_itself_is_refused",
         "test_claims::test_a_redirect_that_names_a_user_is_not_followed",
     ),
-    _rule(
+    build_rule(
         "session-id-is-a-secret",
         OWN,
         "A session's id is never shown and never leaves its origin.",
         "test_sessions::test_a_session_survives_storage_and_never_shows_its_id",
         "test_a_session_of_another_origin_is_never_used",
     ),
-    _rule(
+    build_rule(
         "negotiation-outdated",
         f"{MODERN}, Transports, Backwards compatibility",
         "A server that speaks another version than was agreed on is negotiated with anew; nothing ran.",
@@ -411,7 +412,7 @@ REQUIREMENTS: Final = (
         "test_a_legacy_server_that_became_a_modern_one_asks_for_a_new_negotiation",
         "test_a_stateless_server_that_began_to_want_sessions_is_a_lost_session",
     ),
-    _rule(
+    build_rule(
         "listening-costs-little",
         OWN,
         "A stream that is not offered or keeps ending is asked for ever more rarely and costs no session.",
@@ -419,25 +420,25 @@ REQUIREMENTS: Final = (
         "test_listening::test_streams_take_no_connection_away_from_calls",
         "test_attacks::test_a_stream_that_is_closed_after_every_event_is_opened_ever_more_rarely",
     ),
-    _rule(
+    build_rule(
         "edits-spare-calls",
         OWN,
         "An edited connection's calls under way still resume, reply and cancel.",
         "test_claims::test_calls_under_way_outlive_an_edit_of_their_connection",
     ),
-    _rule(
+    build_rule(
         "modern-input-is-bounded",
         OWN,
         "What a server asks for and wants carried back is bounded.",
         "test_attacks::test_what_a_server_wants_carried_back_is_bounded",
     ),
-    _rule(
+    build_rule(
         "challenges-are-not-followed",
         OWN,
         "No address that a challenge names is visited.",
         "test_faults_of_others::test_a_challenge_names_addresses_and_none_of_them_is_visited",
     ),
-    _rule(
+    build_rule(
         "faults-of-others",
         OWN,
         "Faults that other clients had are not ours; see docs/faults.md.",
@@ -453,7 +454,7 @@ REQUIREMENTS: Final = (
         "test_an_ordinary_failure_of_a_tool_causes_neither_a_session_nor_a_second_call",
         "test_progress_for_three_times_the_patience_with_silence_is_allowed",
     ),
-    _rule(
+    build_rule(
         "attacks",
         OWN,
         "A hostile server costs its own calls and nothing else.",

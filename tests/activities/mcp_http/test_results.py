@@ -251,6 +251,22 @@ async def test_a_listing_without_end_is_bounded() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("heavy", ["tools", "cursors"])
+async def test_a_listing_holds_no_more_than_its_cap_however_many_pages_it_has(heavy: str) -> None:
+    async def script(request: RawRequest, peer: Peer) -> None:
+        pages.append(len(pages))
+        text = "x" * 10_000
+        entry = tool(f"t{pages[-1]}", description=text if heavy == "tools" else "")
+        page = {"tools": [entry], "nextCursor": f"{pages[-1]}{text if heavy == 'cursors' else ''}"}
+        await peer.send(http(200, dump(result(request.message["id"], page))))
+
+    pages: list[int] = []
+    async with connected(script, limits=Limits(max_listing_bytes=45_000)) as there:
+        listing = await there.client.list_tools(there.session)
+    assert (listing.stopped, listing.pages) == ("byte_limit", 5)
+
+
+@pytest.mark.anyio
 async def test_a_page_without_a_list_is_an_error() -> None:
     async with connected(paging({"tools": {}})) as there:
         with pytest.raises(ProtocolError):
