@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from activities.catalog_refresh import CatalogWatch
 from activities.client_pool import ClientPool
@@ -138,6 +138,15 @@ async def test_calls_in_parallel_open_one_session(
     assert server.sessions == 1
 
 
+async def has_beaten(handle: WorkflowHandle[Any, Any]) -> None:
+    """Wait until the engine has heard a heartbeat of the workflow's activity."""
+    async with asyncio.timeout(5):
+        while True:
+            described = (await handle.describe()).raw_description
+            if any(one.HasField("last_heartbeat_time") for one in described.pending_activities):
+                return
+
+
 async def test_a_cancel_reaches_the_server_within_a_second(
     sqlite_database: Database, temporal_client: Client, task_queue: str
 ) -> None:
@@ -154,7 +163,7 @@ async def test_a_cancel_reaches_the_server_within_a_second(
             _, handle = await bench.start(world.key_id, [Call("files-read")])
             await asyncio.wait_for(arrived.wait(), 20)
             # Past the first beat, as a call is that somebody wants to cancel.
-            await asyncio.sleep(0.5)
+            await has_beaten(handle)
             loop = asyncio.get_running_loop()
             asked = loop.time()
             await handle.cancel()

@@ -1,9 +1,11 @@
 """How the tests of the transport open clients: loopback, one call in one line."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -41,6 +43,21 @@ async def client_of(url: str, **changes: Any) -> AsyncGenerator[MCPClient, None]
 
 def tool_call(name: str = "t", arguments: dict[str, Any] | None = None, **more: Any) -> ToolCall:
     return ToolCall(name, arguments or {}, str(uuid4()), **more)
+
+
+async def paced(lasts_s: float, every_s: float) -> AsyncGenerator[int, None]:
+    """Count until so many seconds are over on the clock, whatever each step takes; `every_s` apart."""
+    over = asyncio.Event()
+    timer = asyncio.get_running_loop().call_later(lasts_s, over.set)
+    try:
+        for number in count():
+            if lasts_s <= 0 or over.is_set():
+                return
+            yield number
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), every_s)
+    finally:
+        timer.cancel()
 
 
 class Connected:

@@ -8,7 +8,14 @@ import pytest
 
 from activities.mcp_http.errors import Outcome
 from activities.mcp_http.types import CallHooks, Timeouts
-from tests.activities.mcp_http.connecting import Connected, client_of, connected, connected_modern, tool_call
+from tests.activities.mcp_http.connecting import (
+    Connected,
+    client_of,
+    connected,
+    connected_modern,
+    paced,
+    tool_call,
+)
 from tests.activities.mcp_http.test_hostile_answers import fine
 from tests.support.raw_server import Peer, RawRequest, dump, event, http, legacy_server, raw_server, sse_head
 
@@ -130,12 +137,11 @@ async def test_a_timeout_is_hard_tells_the_server_and_leaves_the_outcome_unknown
 async def test_progress_extends_the_soft_limit_only() -> None:
     async def script(request: RawRequest, peer: Peer) -> None:
         await peer.send(sse_head())
-        steps = request.message["params"]["arguments"]["steps"]
-        for number in range(steps):
+        lasts_s = request.message["params"]["arguments"]["lasts_s"]
+        async for number in paced(lasts_s, 0.3):
             params = {"progressToken": request.message["id"], "progress": number}
             await peer.send(event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
-            await asyncio.sleep(0.3)
-        if steps:
+        if lasts_s:
             await peer.send(event(fine(request.message["id"])))
             peer.close()
         else:
@@ -143,9 +149,9 @@ async def test_progress_extends_the_soft_limit_only() -> None:
 
     soft = Timeouts(soft_s=1.0)
     async with connected(script, timeouts=soft) as there:
-        answer = await there.call(tool_call(arguments={"steps": 6}))
+        answer = await there.call(tool_call(arguments={"lasts_s": 1.8}))
         assert answer.content
-        failure = await there.failure(tool_call(arguments={"steps": 0}))
+        failure = await there.failure(tool_call(arguments={"lasts_s": 0}))
         assert failure.code == "tool_timeout"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from activities.mcp_http.errors import MCPError, Outcome
 from activities.mcp_http.types import CallHooks, Limits, Timeouts
-from tests.activities.mcp_http.connecting import PATIENT, client_of, connected, tool_call
+from tests.activities.mcp_http.connecting import PATIENT, client_of, connected, paced, tool_call
 from tests.support.raw_server import (
     Peer,
     RawRequest,
@@ -276,8 +276,7 @@ async def test_progress_for_three_times_the_patience_with_silence_is_allowed() -
     async def script(request: RawRequest, peer: Peer) -> None:
         token = request.message["params"]["_meta"]["progressToken"]
         await peer.send(sse_head())
-        for number in range(6):
-            await asyncio.sleep(0.15)
+        async for number in paced(0.9, 0.15):
             params = {"progressToken": token, "progress": number}
             await peer.send(event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
         await peer.send(event(result(request.message["id"], text_result("done"))))
