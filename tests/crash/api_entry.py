@@ -19,6 +19,10 @@ def open_database(settings: Settings) -> MortalDatabase:
     return MortalDatabase(settings, POINTS)
 
 
-if __name__ == "__main__":
+def main() -> None:
     options = ServeOptions(port=int(os.environ["SLUICEGATE_PORT"]), drain=1.0)
     run_process(run_serve(options, open_database), "warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,9 @@ from tests.crash.cluster import Cluster
 
 CLASSES = ("unsafe", "safe", "keyed")
 ENDED = {"completed", "canceled", "failed", "abandoned"}
+BETWEEN_REQUESTS_S = 0.1
+"""How soon an agent asks again that was not served; a client's own pace, and nothing is awaited by it."""
+
 BOUND_S = 180.0
 """How long a round may take to end, whatever was killed: reconciliation included."""
 
@@ -67,10 +70,10 @@ async def ask(
                     headers=headers,
                 )
             except httpx.TransportError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(BETWEEN_REQUESTS_S)
                 continue
             take(asked, response)
-            await asyncio.sleep(0 if response.status_code == 200 else 0.1)
+            await asyncio.sleep(0 if response.status_code == 200 else BETWEEN_REQUESTS_S)
 
 
 def take(asked: AskedRound, response: httpx.Response) -> None:

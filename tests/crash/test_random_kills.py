@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -136,8 +137,7 @@ async def campaign(cluster: Cluster, tally: Tally, kills: int, rolls: random.Ran
     stop = asyncio.Event()
     reaper = Reaper(cluster, rolls)
     async with Database(cluster.database_url) as database, asyncio.TaskGroup() as group:
-        for _ in range(AGENTS):
-            group.create_task(agent(cluster, rolls, asked, stop))
+        agents = [group.create_task(agent(cluster, rolls, asked, stop)) for _ in range(AGENTS)]
         for victim in draw(cluster.kind, kills, rolls):
             stood = await busy(cluster, database)
             await asyncio.sleep(rolls.uniform(0, 0.4))
@@ -145,15 +145,16 @@ async def campaign(cluster: Cluster, tally: Tally, kills: int, rolls: random.Ran
             await reaper.kill(victim)
         stop.set()
         await reaper.rest()
-        group.create_task(repair(cluster, asked))
+        await repair(cluster, agents)
     return asked
 
 
-async def repair(cluster: Cluster, asked: list[AskedRound]) -> None:
-    """Reconcile until every round has ended; the schedule does the same, less often."""
-    while any(one.answer is None and one.refused is None for one in asked):
+async def repair(cluster: Cluster, agents: Iterable[asyncio.Task[None]]) -> None:
+    """Reconcile until every agent has seen its last round end; the schedule does the same, less often."""
+    waiting = set(agents)
+    while waiting:
         await cluster.reconcile()
-        await asyncio.sleep(1)
+        _, waiting = await asyncio.wait(waiting, timeout=1)
 
 
 def tell(kind: str, asked: list[AskedRound], tally: Tally) -> None:

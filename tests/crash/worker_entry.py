@@ -63,5 +63,9 @@ async def run(settings: Settings) -> None:
         await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(run(Settings()))
+
+
+if __name__ == "__main__":
+    main()
