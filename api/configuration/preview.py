@@ -42,9 +42,7 @@ class GrantPreviewBody(BaseModel):
     gained: list[str]
     lost: list[str]
     connections_gained: list[str]
-    connections_lost: list[str] = Field(
-        description="The key's credentials for these are orphaned until access is given back."
-    )
+    connections_lost: list[str]
     unmatched: list[dict[str, str]]
     widens: bool
     etag: str

@@ -152,6 +152,5 @@ def _show(session: Session, key: ApiKey) -> dict[str, JSON]:
             for tool in entry["tools_to_execute"]
             if tool != WILDCARD and (entry["client"], tool) not in live
         ],
-        "orphaned": [],
         "etag": etag_of(configs),
     }

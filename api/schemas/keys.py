@@ -130,5 +130,4 @@ class ToolConfigBody(BaseModel):
 
     mcp_configs: list[ShownToolConfigEntry] | None
     unmatched: list[UnmatchedTool]
-    orphaned: list[str]
     etag: str
