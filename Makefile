@@ -11,7 +11,7 @@ DEV := .venv/.dev-installed
 # Each test process has a Temporal server of its own, so more processes than cores only slow each other down.
 PYTEST := $(PY) -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
-SLOW_SUITES := acceptance browser conformance crash interop processes
+SLOW_SUITES := acceptance browser conformance crash fuzz interop processes
 FAST_TESTS := $(foreach suite,$(SLOW_SUITES),--ignore=tests/$(suite))
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
@@ -72,6 +72,10 @@ browser: $(DEV) ## Look at the console and the Temporal UI in a real browser
 .PHONY: crash
 crash: $(DEV) ## Kill processes in the middle of rounds and check that no tool ran twice
 	$(PYTEST) tests/crash
+
+.PHONY: fuzz
+fuzz: $(DEV) ## Send generated requests to every route and judge the answers by the OpenAPI document
+	$(PYTEST) $(PARALLEL) tests/fuzz
 
 .PHONY: conformance
 conformance: $(DEV) ## Run the MCP conformance suite against the transport

@@ -1,5 +1,7 @@
 """What every test may ask for: one event loop, a real Temporal server, a database of its own."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -60,6 +62,16 @@ async def time_skipper(temporal_client: Client) -> TimeSkipper:
 def task_queue() -> str:
     """A task queue that no other test uses."""
     return f"test-{uuid4().hex}"
+
+
+@pytest.fixture(scope="session")
+def mcp_url() -> Iterator[str]:
+    """The address of a real MCP server process; `/counters` beside it tells what it received."""
+    command = [sys.executable, "-m", "tests.support.mcp_servers.sdk_server", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}/mcp"
+        server.kill()
 
 
 def prepare_database(url: str) -> None:

@@ -1,8 +1,6 @@
 """Apps for tests of the API."""
 
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,16 +25,6 @@ async def engine_api(
     settings = make_settings(tmp_path, database_url, task_queue=task_queue)
     async with api_bench(settings, temporal_client) as bench:
         yield bench
-
-
-@pytest.fixture(scope="session")
-def mcp_url() -> Iterator[str]:
-    """The address of a real MCP server process; `/counters` beside it tells what it received."""
-    command = [sys.executable, "-m", "tests.support.mcp_servers.sdk_server", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}/mcp"
-        server.kill()
 
 
 @pytest.fixture

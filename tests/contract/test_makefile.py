@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WANTED = {
     *("help", "demo", "test", "test-postgres", "check", "format", "bench", "lock", "clean"),
-    *("acceptance", "browser", "conformance", "crash", "interop", "processes"),
+    *("acceptance", "browser", "conformance", "crash", "fuzz", "interop", "processes"),
 }
 
 

@@ -1,0 +1,1 @@
+"""Generated requests to every route, judged by the published OpenAPI document."""
