@@ -19,10 +19,6 @@ def open_database(settings: Settings) -> MortalDatabase:
     return MortalDatabase(settings, POINTS)
 
 
-def main() -> None:
+if __name__ == "__main__":
     options = ServeOptions(port=int(os.environ["SLUICEGATE_PORT"]), drain=1.0)
     run_process(run_serve(options, open_database), "warning")
-
-
-if __name__ == "__main__":
-    main()

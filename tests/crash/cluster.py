@@ -20,7 +20,6 @@ from governance.codes import IdempotencyClass
 from models.database import Database, WriteSession
 from models.key import add_secret
 from models.migration import migrate
-from tests.crash.births import Forked, Nursery
 from tests.crash.dying import arm
 from tests.crash.postgres import MortalPostgres
 from tests.support.world import ConnectionPlan, add_connection, add_key
@@ -37,29 +36,24 @@ OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass
 class Process:
-    """A process with one line of output that says that it is ready, or of its log, and a log."""
+    """A child with one line of output that says that it is ready, or of its log, and a log."""
 
     name: str
     arguments: list[str]
     environment: dict[str, str]
     log: Path
     logs_when_ready: str = ""
-    nursery: Nursery | None = None
-    child: asyncio.subprocess.Process | Forked | None = None
+    child: asyncio.subprocess.Process | None = None
     line: str = ""
 
     async def start(self) -> None:
-        environment = {**os.environ, **self.environment}
-        if self.nursery is not None:
-            self.child = await self.nursery.bear(self.arguments[-1], environment, self.log)
-        else:
-            with self.log.open("ab") as log:
-                self.child = await asyncio.create_subprocess_exec(
-                    *(sys.executable, *self.arguments),
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=log,
-                    env=environment,
-                )
+        with self.log.open("ab") as log:
+            self.child = await asyncio.create_subprocess_exec(
+                *(sys.executable, *self.arguments),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
         try:
             async with asyncio.timeout(START_S):
                 self.line = await self._ready_line()
@@ -265,17 +259,10 @@ async def running_cluster(
         token = f"sga_{secrets.token_urlsafe(24)}"
         temporal_port = free_port()
         environment = environment_of(folder, url, token, temporal_port)
-        nursery = Nursery(folder / "nursery.log")
-        stack.push_async_callback(nursery.kill)
-        await nursery.start()
-        api, *crew = [
-            Process(
-                name, ["-m", f"tests.crash.{entry}"], environment, folder / f"{name}.log", nursery=nursery
-            )
-            for name, entry in [
-                ("api", "api_entry"),
-                *((f"worker {number}", "worker_entry") for number in range(workers)),
-            ]
+        api = Process("api", ["-m", "tests.crash.api_entry"], environment, folder / "api.log")
+        crew = [
+            Process(f"worker {n}", ["-m", "tests.crash.worker_entry"], environment, folder / f"worker{n}.log")
+            for n in range(workers)
         ]
         cluster = Cluster(folder, url, token, secret, upstream_url, api, crew, temporal_port, postgres)
         await cluster.start_temporal()

@@ -63,9 +63,5 @@ async def run(settings: Settings) -> None:
         await asyncio.Event().wait()
 
 
-def main() -> None:
-    asyncio.run(run(Settings()))
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(run(Settings()))
