@@ -103,7 +103,7 @@ async def test_a_round_that_has_ended_does_not_keep_a_task_from_ending(engine_ap
     assert (ended.status_code, ended.json()["state"]) == (200, "completed")
 
 
-async def test_a_canceled_task_whose_rounds_could_not_be_told_is_asked_again(api: APIBench) -> None:
+async def test_a_task_whose_round_never_started_is_canceled_at_once(api: APIBench) -> None:
     program = await searching(api)
     agent = await agent_of(program)
     task_id = (await program.new_task(await program.conversation()))["agent_task_run_id"]
