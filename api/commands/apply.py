@@ -9,7 +9,7 @@ import typer
 
 from api.commands.connections import CONNECTIONS
 from api.commands.failures import REFUSED, CommandFailed, UsageFailed
-from api.commands.keys import KEYS
+from api.commands.key_names import KEYS
 from api.commands.option_groups import with_groups
 from api.commands.output import clean, print_json, print_line
 from api.commands.policies import OVERLAYS
