@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import delete, exists
+from sqlalchemy import delete, exists, select
 
 from models.database import WriteSession
 from models.invocation import ToolInvocation
@@ -31,10 +31,15 @@ def forget_arguments(session: WriteSession, calls: Iterable[RoundCall]) -> None:
 
 
 def forget_payloads(session: WriteSession, digests: Iterable[str]) -> None:
-    """Delete payloads that no row names."""
+    """Delete payloads that no row names, once nobody is about to name them, see `store_payloads`."""
+    names = sorted(digests)
+    # A statement of its own: the next one sees what those have committed whom this one waited for.
+    session.execute(
+        select(Payload.digest).where(Payload.digest.in_(names)).order_by(Payload.digest).with_for_update()
+    )
     session.execute(
         delete(Payload).where(
-            Payload.digest.in_(sorted(digests)),
+            Payload.digest.in_(names),
             *(~exists().where(column == Payload.digest) for column in USERS),
         ),
         execution_options={"synchronize_session": False},

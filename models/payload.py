@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import BigInteger, Insert, bindparam, select
+from sqlalchemy import BigInteger, Insert, bindparam, exists, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -48,7 +48,10 @@ def store_payload(session: WriteSession, content: bytes) -> str:
 
 
 def store_payloads(session: WriteSession, contents: Sequence[bytes]) -> list[str]:
-    """Store contents, those that are not stored already, in one statement, and return their digests."""
+    """Store contents, those that are not stored already, in one statement, and return their digests.
+
+    Until the transaction ends nobody can delete those that are stored already: it is about to name them.
+    """
     now = utc_now()
     names = [digest(content) for content in contents]
     # In one order everywhere, so that two transactions that store the same never wait for each other.
@@ -56,8 +59,33 @@ def store_payloads(session: WriteSession, contents: Sequence[bytes]) -> list[str
         {"digest": name, "size": len(content), "content": content, "created_at": now}
         for name, content in sorted(dict(zip(names, contents, strict=True)).items())
     ]
-    insert_ignoring_conflict(session, Payload, *rows)
+    if rows:
+        session.connection().execute(_storing(session.get_bind().dialect.name), rows)
     return names
+
+
+@cache
+def _storing(dialect: str) -> Insert:
+    """Return the statement that stores a content, and locks the row of one that is stored already.
+
+    SQLite has one writer, so nothing needs a lock there. On PostgreSQL the lock is that of a foreign key: it
+    is shared by all who store the same, and only the deleting of the row waits for it. A row that another
+    transaction inserts while this statement runs is left alone without a lock.
+    """
+    if dialect != "postgresql":
+        return _insert_ignoring(Payload, dialect)
+    names = ("digest", "size", "content", "created_at")
+    columns = [Payload.__table__.c[name] for name in names]
+    stored = (
+        select(Payload.digest)
+        .where(Payload.digest == bindparam("digest"))
+        .with_for_update(read=True, key_share=True)
+        .cte("stored")
+    )
+    new = select(*(bindparam(one.name, type_=one.type) for one in columns)).where(
+        ~exists(select(stored.c.digest))
+    )
+    return postgresql.insert(Payload).from_select(list(names), new).on_conflict_do_nothing()
 
 
 _CONTENT = select(Payload.content).where(Payload.digest == bindparam("digest"))
