@@ -20,7 +20,12 @@ class ConversationState(StrEnum):
 
 
 class Addressability(StrEnum):
-    """Who may write into a conversation."""
+    """Who a conversation was made for: a person and its agent, or agents among themselves.
+
+    It refuses nothing. Whoever writes into a conversation now, a program, a key or the spawn of a subagent,
+    is an agent; what it tells apart is the sender of a message, and messages come with the agent loop.
+    Source: core-matrix subagent tools, spawn and send.
+    """
 
     ANYONE = "anyone"
     AGENTS = "agents"
