@@ -13,6 +13,7 @@ from activities.mcp_http.types import OpenSession
 from governance.canonical import canonical_bytes
 from models.base import new_id, utc_now
 from models.database import Database
+from models.mcp_farewell import replace_session
 from models.mcp_session import (
     OpenedSession,
     SessionState,
@@ -68,8 +69,13 @@ class HeldSession:
     @property
     def digest(self) -> str | None:
         """Name the session without telling its id; None where the server gave none."""
-        session_id = self.session.session_id
-        return None if session_id is None else hashlib.sha256(session_id.encode()).hexdigest()
+        return session_digest(self.session)
+
+
+def session_digest(session: OpenSession) -> str | None:
+    """Return the digest by which a session is known in the ledger; None where the server gave no id."""
+    session_id = session.session_id
+    return None if session_id is None else hashlib.sha256(session_id.encode()).hexdigest()
 
 
 async def _nothing_to_abandon() -> None:
@@ -139,7 +145,7 @@ class McpSessions:
                 return held
             if stored is not None and stored.state is SessionState.OPEN:
                 # It belongs to an earlier version of the connection, or was sealed with another key.
-                await self._database.write(clear_session, stored.id, stored.row_version)
+                await self._database.write(replace_session, stored.id, stored.row_version)
             token = new_id()
             other = await self._database.write(
                 claim_opening, wanted.connection_id, wanted.scope, token, OPENING_LEASE

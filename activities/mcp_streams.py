@@ -173,7 +173,11 @@ class StreamKeeper:
         async def open_session() -> NewSession:
             session = await client.open_session()
             if target.event_stream is not EventStream.ALWAYS or not wants_stream(target, session):
-                return NewSession(session, target.url)
+
+                async def close() -> None:
+                    await client.close_session(session)
+
+                return NewSession(session, target.url, abandon=close)
             stream = _Stream(client, session, target.id, StreamLease("", 0, new_id()))
             self._listen(stream, None)
             self._opening[stream.lease.token] = stream

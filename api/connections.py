@@ -25,8 +25,9 @@ from governance.codes import ErrorCode
 from governance.connection_auth import NO_AUTH, auth_purpose, shown_auth
 from governance.names import CONNECTION_NAME, check_connection_name
 from models.base import new_id, utc_now
-from models.connection import Connection, find_connection
+from models.connection import Connection, find_connection, target_of
 from models.database import ReadSession, WriteSession
+from models.mcp_farewell import end_sessions
 from models.projection import reproject_connection, retire_connection
 from models.tool import ImplementationSource, ToolImplementation, load_catalog, load_snapshots
 from models.vault import Vault
@@ -50,14 +51,15 @@ SETTINGS = (
     "queue_timeout_s",
     "tool_prices",
     "auth",
+    "ca_bundle",
     "audit_arguments",
 )
 """What an operator sets; the entity tag is made from these."""
 
-CLEARABLE = frozenset({"max_concurrency", "tool_prices"})
+CLEARABLE = frozenset({"max_concurrency", "tool_prices", "ca_bundle"})
 """Settings that null takes away."""
 
-DIALLING = frozenset({"url", "network", "protocol_version", "transport", "elicitation", "auth"})
+DIALLING = frozenset({"url", "network", "protocol_version", "transport", "elicitation", "auth", "ca_bundle"})
 """Settings after whose change the server is contacted again."""
 
 PROJECTED = frozenset({"url", "tool_timeout_s", "idempotency"})
@@ -117,6 +119,8 @@ def edit_connection(
     values = _values(vault, connection.id, body)
     sealed = values.pop("sealed_auth", None)
     changed = {field for field, value in values.items() if getattr(connection, field) != value}
+    if changed & DIALLING:
+        end_sessions(session, target_of(connection))
     for field in changed:
         setattr(connection, field, values[field])
     if "auth" in changed:
@@ -147,6 +151,7 @@ def delete_connection(
     check_if_match(if_match, etag_of(_settings(connection)), "connection")
     retired = retire_connection(session, connection.id)
     connection_id = connection.id
+    end_sessions(session, target_of(connection))
     session.delete(connection)
     record_change(
         session,
