@@ -26,6 +26,13 @@ SIGNS = {Action.CREATE: "+", Action.EDIT: "~", Action.REMOVE: "-"}
 
 GUARDRAILS = "/api/v1/guardrails"
 
+SETTINGS = {
+    "idempotency": ("idempotency", "idempotency"),
+    "timeout_s": ("timeout", "timeout_s"),
+    "requires_approval": ("approval", "required"),
+}
+"""Where each setting of a tool is put below its definition, and the field of the body."""
+
 REQUESTS = {
     (Kind.CONNECTION, Action.CREATE): ("POST", CONNECTIONS),
     (Kind.CONNECTION, Action.EDIT): ("PATCH", f"{CONNECTIONS}/{{name}}"),
@@ -62,7 +69,7 @@ def apply(
         typer.Option("--prune", help="Remove keys and connections that a section of the file leaves out."),
     ] = False,
 ) -> None:
-    """Make connections, keys, grants and overlays as a file says; what it leaves out stays as it is.
+    """Make connections, keys, grants, tools and overlays as a file says; what it leaves out stays as it is.
 
     A value `env:NAME` or `file:PATH` is read from there: in connections, and as a key's `secret`. Applying a
     file twice changes nothing the second time. A change that somebody made meanwhile is not overwritten.
@@ -133,6 +140,9 @@ def read_current(server: Server, document: Document) -> Current:
         ),
         overlays=overlays["overlays"],
         overlays_etag=overlays["etag"],
+        settings={
+            name: server.get(path) for name in document.tools or {} if (path := _tool_path(server, name))
+        },
         guardrails=guardrails["guardrails"],
         guardrails_etag=guardrails["etag"],
     )
@@ -158,8 +168,14 @@ def rules_path(server: Server, section: str, name: str, ids: dict[str, str]) -> 
     if section == "connections":
         known = {found["name"] for found in server.pages(CONNECTIONS)}
         return f"{CONNECTIONS}/{quote(name, safe='')}/argument-rules" if name in known else None
+    tool = _tool_path(server, name)
+    return None if tool is None else f"{tool}/argument-rules"
+
+
+def _tool_path(server: Server, name: str) -> str | None:
+    """Return the path of a tool of the gateway, by its exposed name; None where it is not there."""
     tools = server.get("/api/v1/tools", {"tool_name": name, "scope": "gateway"})["items"]
-    return f"/api/v1/tools/{tools[0]['id']}/argument-rules" if tools else None
+    return f"/api/v1/tools/{tools[0]['id']}" if tools else None
 
 
 def _has_secret(server: Server, key_id: str, secret_hash: str) -> bool:
@@ -186,6 +202,8 @@ def _make(server: Server, changes: Sequence[Change]) -> dict[str, str]:
 
 
 def _send(server: Server, change: Change, ids: dict[str, str]) -> Any:
+    if change.kind is Kind.SETTINGS:
+        return _put_settings(server, change)
     headers = {} if change.etag is None else {"if-match": change.etag}
     method, path = (
         _rules_request(server, change, ids) if change.kind is Kind.RULES else _request_of(change, ids)
@@ -193,6 +211,17 @@ def _send(server: Server, change: Change, ids: dict[str, str]) -> Any:
     body = None if change.kind is Kind.SECRET else change.body
     answer = server.send(method, path, body=body, headers=headers)
     return answer.json() if answer.content else None
+
+
+def _put_settings(server: Server, change: Change) -> None:
+    """Put the settings of a tool one after the other, each on what the one before it left."""
+    path, etag = _tool_path(server, change.name), change.etag
+    if path is None:
+        raise CommandFailed("there is no such tool")
+    for setting, value in change.body.items():
+        place, field = SETTINGS[setting]
+        headers = {} if etag is None else {"if-match": etag}
+        etag = server.send("PUT", f"{path}/{place}", body={field: value}, headers=headers).json()["etag"]
 
 
 def _rules_request(server: Server, change: Change, ids: dict[str, str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Configuration as a document: what a file may say of connections, keys, grants and overlays.
+"""Configuration as a document: what a file may say of connections, keys, grants, tools and overlays.
 
 A file describes what it names and nothing else: a field, a section or an object that it leaves out is left as
 it is, unless pruning is asked for.
@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from api.bodies import problem_of
 from api.configuration.problems import DocumentProblem
-from api.schemas.connections import ConnectionSettings, NoAuth
+from api.schemas.connections import ConnectionSettings, NoAuth, ToolTimeout
 from api.schemas.quotas import PutQuotaBody
 from governance.argument_rules import RuleLevel, rules_problem
 from governance.canonical import JSON
+from governance.codes import IdempotencyClass
 from governance.decision import RequestFilterMode
 from governance.execution_policy import overlay_problem
 from governance.filters import tool_list_problem
@@ -26,7 +27,7 @@ from governance.quotas import money_text, money_units
 SHORTEST_SECRET = 32
 """Characters of a secret that an operator brings along."""
 
-NULL_MEANS_NONE = frozenset({"tools_to_execute", "max_concurrency", "tool_prices"})
+NULL_MEANS_NONE = frozenset({"tools_to_execute", "max_concurrency", "tool_prices", "ca_bundle"})
 """Settings of a connection that null takes away; of every other it says nothing."""
 
 SECTION = ConfigDict(extra="forbid")
@@ -107,6 +108,21 @@ class ConnectionDocument(ConnectionSettings):
         return {name: value for name, value in said.items() if value is not None or name in NULL_MEANS_NONE}
 
 
+class ToolDocument(BaseModel):
+    """What an operator sets on a tool; null of `idempotency` and `timeout_s` leaves it to the connection."""
+
+    model_config = SECTION
+
+    idempotency: IdempotencyClass | None = None
+    timeout_s: ToolTimeout | None = None
+    requires_approval: bool = False
+
+    @property
+    def settings(self) -> dict[str, JSON]:
+        """What is said of the tool."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
 class ArgumentRulesDocument(BaseModel):
     """Argument rules by the name of what they are set on; tools are those of the gateway, by exposed name.
 
@@ -154,6 +170,8 @@ class Document(BaseModel):
     connections: dict[str, ConnectionDocument] | None = None
     keys: dict[Annotated[str, Field(min_length=1, max_length=100)], KeyDocument] | None = None
     overlays: Annotated[list[dict[str, Any]], Field(max_length=1000)] | None = None
+    tools: dict[str, ToolDocument] | None = None
+    """Tools of the gateway, by exposed name."""
     argument_rules: ArgumentRulesDocument | None = None
     guardrails: list[Any] | None = None
 

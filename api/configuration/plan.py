@@ -14,6 +14,10 @@ FROM_REFERENCE = "(by reference)"
 """What is shown instead of a value that came by reference."""
 
 
+UNSET: Mapping[str, JSON] = {"idempotency": None, "timeout_s": None, "requires_approval": False}
+"""The settings of a tool on which nothing was set."""
+
+
 class Action(StrEnum):
     """What a change does."""
 
@@ -31,6 +35,7 @@ class Kind(StrEnum):
     TOOLS = "tools"
     QUOTA = "quota"
     OVERLAYS = "overlays"
+    SETTINGS = "settings"
     RULES = "rules"
     GUARDRAILS = "guardrails"
 
@@ -89,6 +94,8 @@ class Current:
         default_factory=dict[tuple[str, str], Mapping[str, JSON]]
     )
     """Argument rules as shown, by section and name; what is not there yet has none."""
+    settings: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])
+    """Tools of the gateway as shown, by exposed name; what is not there yet is left out."""
     guardrails: Sequence[JSON] = ()
     guardrails_etag: str | None = None
 
@@ -112,6 +119,7 @@ def plan(
         change = FieldChange("overlays", list(current.overlays), document.overlays)
         body = {"overlays": document.overlays}
         changes.append(Change(Action.EDIT, Kind.OVERLAYS, "tools", body, (change,), current.overlays_etag))
+    changes += _settings(document, current)
     changes += _rules(document, current)
     changes += _guardrails(document, current)
     if prune:
@@ -201,6 +209,15 @@ def _quota(name: str, wanted: KeyDocument, current: Current) -> Iterator[Change]
 def _said(limits: Mapping[str, JSON] | None) -> JSON:
     """Return the limits that are set, for people to read."""
     return None if limits is None else {name: value for name, value in limits.items() if value is not None}
+
+
+def _settings(document: Document, current: Current) -> Iterator[Change]:
+    for name, wanted in (document.tools or {}).items():
+        now = current.settings.get(name, {**UNSET, "etag": None})
+        fields = _differences(wanted.settings, now, ("tools", name), {})
+        if fields:
+            body = {change.name: change.after for change in fields}
+            yield Change(Action.EDIT, Kind.SETTINGS, name, body, fields, now["etag"])
 
 
 def _rules(document: Document, current: Current) -> Iterator[Change]:

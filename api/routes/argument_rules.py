@@ -1,6 +1,6 @@
 """Rules over the arguments of calls, set on keys, connections and tools."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
@@ -25,6 +25,7 @@ from api.schemas.values import PublicId
 from governance.argument_rules import RuleLevel, rules_problem
 from governance.canonical import JSON
 from governance.codes import ErrorCode
+from models.database import WriteSession
 
 router = APIRouter(prefix="/api/v1", tags=["argument rules"], dependencies=[Depends(require_admin)])
 
@@ -54,8 +55,7 @@ async def get_of_key(deps: Deps, key_id: PublicId) -> Response:
 )
 async def put_of_key(request: Request, deps: Deps, key_id: PublicId) -> Response:
     """Set the whole list of rules of a key; rounds that run keep the rules they froze."""
-    rules, request_id = await _read(request, deps, RuleLevel.KEY)
-    return _shown(await deps.database.write(put_key_rules, key_id, rules, if_match_of(request), request_id))
+    return await _put(request, deps, RuleLevel.KEY, put_key_rules, key_id)
 
 
 @router.get(
@@ -78,10 +78,7 @@ async def get_of_connection(deps: Deps, name: str) -> Response:
 )
 async def put_of_connection(request: Request, deps: Deps, name: str) -> Response:
     """Set the whole list of rules of a connection; rounds that run keep the rules they froze."""
-    rules, request_id = await _read(request, deps, RuleLevel.CONNECTION)
-    return _shown(
-        await deps.database.write(put_connection_rules, name, rules, if_match_of(request), request_id)
-    )
+    return await _put(request, deps, RuleLevel.CONNECTION, put_connection_rules, name)
 
 
 @router.get(
@@ -104,22 +101,24 @@ async def get_of_tool(deps: Deps, definition_id: PublicId) -> Response:
 )
 async def put_of_tool(request: Request, deps: Deps, definition_id: PublicId) -> Response:
     """Set the whole list of rules of a tool; rounds that run keep the rules they froze."""
-    rules, request_id = await _read(request, deps, RuleLevel.TOOL)
-    return _shown(
-        await deps.database.write(put_tool_rules, definition_id, rules, if_match_of(request), request_id)
-    )
+    return await _put(request, deps, RuleLevel.TOOL, put_tool_rules, definition_id)
 
 
-async def _read(request: Request, deps: Deps, level: RuleLevel) -> tuple[Sequence[JSON], str]:
-    """Read and check rules; a rule that cannot be used is 422 with its place."""
+async def _put(
+    request: Request,
+    deps: Deps,
+    level: RuleLevel,
+    put: Callable[[WriteSession, str, Sequence[JSON], str | None, str], Rules],
+    owner: str,
+) -> Response:
+    """Read, check and set the rules of `owner`; a rule that cannot be used is 422 with its place."""
     body = await read_model(request, PutArgumentRulesBody, deps.settings.body_max_bytes)
     problem = rules_problem(level, body.rules)
     if problem is not None:
         found = {"path": problem.path, "problem": problem.problem}
         raise malformed(f"{problem.path} {problem.problem}", status=422, problems=[found])
-    rules: list[JSON] = body.rules
     request_id: str = request.state.request_id
-    return rules, request_id
+    return _shown(await deps.database.write(put, owner, body.rules, if_match_of(request), request_id))
 
 
 def _shown(rules: Rules) -> Response:

@@ -1,6 +1,8 @@
 """Tool definitions on the control plane: what may be bound, and what was accepted."""
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeVarTuple
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -34,7 +36,11 @@ from api.tool_definitions import (
     read_definition,
     remove_candidate,
 )
+from governance.canonical import JSON
 from governance.codes import ErrorCode
+from models.database import WriteSession
+
+Ts = TypeVarTuple("Ts")
 
 router = APIRouter(prefix="/api/v1/tools", tags=["tools"], dependencies=[Depends(require_admin)])
 
@@ -70,8 +76,7 @@ async def list_all(
 )
 async def look(deps: Deps, definition_id: PublicId) -> Response:
     """Look at a definition: its mode, its implementations with their policies, approved list and pin."""
-    shown = await deps.database.read(read_definition, definition_id)
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return _answer(await deps.database.read(read_definition, definition_id))
 
 
 @router.put(
@@ -84,11 +89,7 @@ async def look(deps: Deps, definition_id: PublicId) -> Response:
 async def approve(request: Request, deps: Deps, definition_id: PublicId) -> Response:
     """Set the whole approved list. A `whitelist_only` tool may be bound to what is on it and nothing else."""
     body = await read_model(request, PutApprovedBody, deps.settings.body_max_bytes)
-    request_id: str = request.state.request_id
-    shown = await deps.database.write(
-        put_approved, definition_id, body.implementations, if_match_of(request), request_id
-    )
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return _answer(await _edited(request, deps, put_approved, definition_id, body.implementations))
 
 
 @router.put(
@@ -101,11 +102,7 @@ async def approve(request: Request, deps: Deps, definition_id: PublicId) -> Resp
 async def repeat(request: Request, deps: Deps, definition_id: PublicId) -> Response:
     """Say how calls of a tool may be repeated when their outcome is unknown; frozen rounds keep theirs."""
     body = await read_model(request, PutIdempotencyBody, deps.settings.body_max_bytes)
-    request_id: str = request.state.request_id
-    shown = await deps.database.write(
-        put_idempotency, definition_id, body.idempotency, if_match_of(request), request_id
-    )
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return _answer(await _edited(request, deps, put_idempotency, definition_id, body.idempotency))
 
 
 @router.put(
@@ -118,11 +115,7 @@ async def repeat(request: Request, deps: Deps, definition_id: PublicId) -> Respo
 async def limit_time(request: Request, deps: Deps, definition_id: PublicId) -> Response:
     """Say how long a call of a tool may take, before its connection's limit; frozen rounds keep theirs."""
     body = await read_model(request, PutTimeoutBody, deps.settings.body_max_bytes)
-    request_id: str = request.state.request_id
-    shown = await deps.database.write(
-        put_timeout, definition_id, body.timeout_s, if_match_of(request), request_id
-    )
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return _answer(await _edited(request, deps, put_timeout, definition_id, body.timeout_s))
 
 
 @router.put(
@@ -135,11 +128,7 @@ async def limit_time(request: Request, deps: Deps, definition_id: PublicId) -> R
 async def pin(request: Request, deps: Deps, definition_id: PublicId) -> Response:
     """Accept a tool as it is declared now; when its source changes it, it is refused until accepted again."""
     body = await read_model(request, PutPinBody, deps.settings.body_max_bytes)
-    request_id: str = request.state.request_id
-    shown = await deps.database.write(
-        put_pin, definition_id, body.content_digest, if_match_of(request), request_id
-    )
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return _answer(await _edited(request, deps, put_pin, definition_id, body.content_digest))
 
 
 @router.delete(
@@ -153,9 +142,7 @@ async def pin(request: Request, deps: Deps, definition_id: PublicId) -> Response
 )
 async def unpin(request: Request, deps: Deps, definition_id: PublicId) -> Response:
     """Accept whatever the tool's source declares, now and later."""
-    request_id: str = request.state.request_id
-    shown = await deps.database.write(delete_pin, definition_id, if_match_of(request), request_id)
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return _answer(await _edited(request, deps, delete_pin, definition_id))
 
 
 @router.put(
@@ -171,11 +158,7 @@ async def require_approval(request: Request, deps: Deps, definition_id: PublicId
     Nothing takes approvals yet: a call that needs one is refused with `approval_unavailable`.
     """
     body = await read_model(request, PutApprovalBody, deps.settings.body_max_bytes)
-    request_id: str = request.state.request_id
-    shown = await deps.database.write(
-        put_approval, definition_id, if_match_of(request), request_id, required=body.required
-    )
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return _answer(await _edited(request, deps, partial(put_approval, required=body.required), definition_id))
 
 
 @router.post(
@@ -203,9 +186,8 @@ async def add(request: Request, deps: Deps, definition_id: PublicId) -> Response
     It follows the listing of its own connection. A `whitelist_only` tool needs it on the approved list too.
     """
     body = await read_model(request, AddImplementationBody, deps.settings.body_max_bytes)
-    request_id: str = request.state.request_id
-    shown = await deps.database.write(add_candidate, definition_id, body, if_match_of(request), request_id)
-    return JSONResponse(shown, 201, headers={"etag": shown["etag"]})
+    shown = await _edited(request, deps, add_candidate, definition_id, body)
+    return _answer(shown, 201)
 
 
 @router.delete(
@@ -221,8 +203,19 @@ async def remove(
     request: Request, deps: Deps, definition_id: PublicId, implementation_id: PublicId
 ) -> Response:
     """Take an implementation away that an operator added; tasks that were frozen with it keep it."""
+    return _answer(await _edited(request, deps, remove_candidate, definition_id, implementation_id))
+
+
+async def _edited(
+    request: Request,
+    deps: Deps,
+    edit: Callable[[WriteSession, *Ts, str | None, str], dict[str, JSON]],
+    *arguments: *Ts,
+) -> dict[str, JSON]:
+    """Make an edit in one transaction, on the version that the request names, and return what it shows."""
     request_id: str = request.state.request_id
-    shown = await deps.database.write(
-        remove_candidate, definition_id, implementation_id, if_match_of(request), request_id
-    )
-    return JSONResponse(shown, headers={"etag": shown["etag"]})
+    return await deps.database.write(edit, *arguments, if_match_of(request), request_id)
+
+
+def _answer(shown: dict[str, JSON], status: int = 200) -> Response:
+    return JSONResponse(shown, status, headers={"etag": shown["etag"]})

@@ -1,4 +1,4 @@
-"""Argument rules and guardrails in a configuration file: applied once, drift shown, secrets by reference."""
+"""Rules, guardrails and tools in a configuration file: applied once, drift shown, secrets by reference."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -84,12 +84,42 @@ async def test_rules_and_guardrails_are_applied_once_and_shown_as_drift(
     assert [rule["id"] for rule in shown["rules"]] == ["small"]
 
 
-async def test_rules_of_what_is_nowhere_are_refused(gateway: Stage, tmp_path: Path) -> None:
-    file = write(tmp_path, "version: 1\nargument_rules:\n  tools:\n    a-b: [{id: x, schema: {}}]\n")
+async def test_settings_of_tools_are_applied_once_and_shown_as_drift(gateway: Stage, tmp_path: Path) -> None:
+    write(tmp_path, f"{gateway.probe_url}\n", "orders.url")
+    text = TEXT.partition("keys:")[0] + (
+        "tools:\n"
+        "  orders-delete: {idempotency: unsafe, timeout_s: 5, requires_approval: true}\n"
+        "  orders-read: {timeout_s: null}\n"
+    )
+    file = write(tmp_path, text)
 
-    done = await run(gateway, tmp_path, "apply", "-f", file)
+    applied = await run(gateway, tmp_path, "apply", "-f", file)
+    again = await run(gateway, tmp_path, "apply", "-f", file)
+    (tool,) = (await gateway.operator("GET", "/api/v1/tools?tool_name=orders-delete")).json()["items"]
+    await gateway.operator("PUT", f"/api/v1/tools/{tool['id']}/timeout", json={"timeout_s": 60})
+    drift = await run(gateway, tmp_path, "apply", "-f", file, "--dry-run")
+    repaired = await run(gateway, tmp_path, "apply", "-f", file)
+    shown = (await gateway.operator("GET", f"/api/v1/tools/{tool['id']}")).json()
+
+    assert applied.status == 0, applied.err
+    assert "~ settings orders-delete" in applied.out
+    assert "orders-read" not in applied.out
+    assert (tool["idempotency"], tool["timeout_s"], tool["requires_approval"]) == ("unsafe", 5, True)
+    assert (again.status, again.out) == (0, "Nothing to change.\n")
+    assert (drift.status, drift.out.count("~ ")) == (1, 1), drift.out
+    assert "timeout_s: 60.0 -> 5.0" in drift.out
+    assert repaired.status == 0, repaired.err
+    assert shown["etag"] == tool["etag"]
+
+
+async def test_rules_of_what_is_nowhere_are_refused(gateway: Stage, tmp_path: Path) -> None:
+    rules = write(tmp_path, "version: 1\nargument_rules:\n  tools:\n    a-b: [{id: x, schema: {}}]\n")
+    done = await run(gateway, tmp_path, "apply", "-f", rules)
+    settings = write(tmp_path, "version: 1\ntools: {a-b: {timeout_s: 5}}\n")
+    other = await run(gateway, tmp_path, "apply", "-f", settings)
 
     assert (done.status, "there is no such tool" in done.err) == (1, True)
+    assert (other.status, "there is no such tool" in other.err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +127,11 @@ async def test_rules_of_what_is_nowhere_are_refused(gateway: Stage, tmp_path: Pa
     [
         ("argument_rules: {keys: {a: [{id: X, schema: {}}]}}", "keys.a.rules[0].id"),
         ("argument_rules: {teams: {}}", "argument_rules.teams"),
+        ("tools: {a-b: {timeout_s: 0}}", "tools.a-b.timeout_s"),
+        ("tools: {a-b: {timeout_s: .inf}}", "tools.a-b.timeout_s"),
+        ("tools: {a-b: {idempotency: often}}", "tools.a-b.idempotency"),
+        ("tools: {a-b: {requires_approval: null}}", "tools.a-b.requires_approval"),
+        ("tools: {a-b: {pin: x}}", "tools.a-b.pin"),
         ("guardrails: [{name: a, kind: size}]", "guardrails[0].settings.max_bytes"),
         (
             f"guardrails: [{{name: a, kind: webhook, settings: {{url: 'https://a'}}, secret: {'s' * 40}}}]",
