@@ -49,7 +49,7 @@ class ClientPool:
         key = (target.id, target.version, target.url)
         http = self._clients.get(key)
         if http is None:
-            http = build_http_client(endpoint, self._ssl)
+            http = build_http_client(endpoint, self._ssl_context(target))
             self._clients[key] = http
             self._evict(target)
         self._clients.move_to_end(key)
@@ -67,6 +67,10 @@ class ClientPool:
             refusal_statuses=frozenset(target.refusal_statuses),
             headers=self._headers(target),
         )
+
+    def _ssl_context(self, target: ConnectionTarget) -> ssl.SSLContext:
+        """Return the authorities that may certify a connection's server: its own only, or the system's."""
+        return self._ssl if target.ca_bundle is None else ssl.create_default_context(cadata=target.ca_bundle)
 
     def _headers(self, target: ConnectionTarget) -> dict[str, str]:
         """Open the headers that the operator gave for a connection.

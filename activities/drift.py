@@ -42,12 +42,14 @@ class StoredTool:
 def target_at(target: ConnectionTarget, url: str) -> ConnectionTarget:
     """Return how to dial a connection at an earlier address.
 
-    A credential goes only to the server that it was given for: an address elsewhere gets none.
+    A credential goes only to the server that it was given for, and so does the trust in authorities of its
+    own: an address elsewhere gets neither.
     """
     if url == target.url:
         return target
-    sealed_auth = target.sealed_auth if same_origin(url, target.url) else None
-    return replace(target, url=url, sealed_auth=sealed_auth)
+    if same_origin(url, target.url):
+        return replace(target, url=url)
+    return replace(target, url=url, sealed_auth=None, ca_bundle=None)
 
 
 def frozen_target(connection: Connection, snapshot: ToolSnapshot) -> ConnectionTarget:

@@ -111,6 +111,8 @@ class Connection(Base):
     """What is shown of the headers that each request carries, see `governance.connection_auth`."""
     sealed_auth: Mapped[bytes | None]
     """Those headers as JSON of {name: value}, sealed."""
+    ca_bundle: Mapped[str | None]
+    """PEM certificates of the only authorities that the server is trusted by; None for the system's."""
     audit_arguments: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether the arguments of calls, as they are sent, are written to the audit trail."""
     version: Mapped[int] = mapped_column(default=1)
@@ -159,6 +161,7 @@ class ConnectionTarget:
     elicitation: Elicitation = Elicitation.NONE
     audit_arguments: bool = False
     sealed_auth: bytes | None = field(default=None, repr=False)
+    ca_bundle: str | None = field(default=None, repr=False)
 
 
 def target_of(connection: Connection) -> ConnectionTarget:
@@ -179,6 +182,7 @@ def target_of(connection: Connection) -> ConnectionTarget:
         elicitation=connection.elicitation,
         audit_arguments=bool(connection.audit_arguments),
         sealed_auth=connection.sealed_auth,
+        ca_bundle=connection.ca_bundle,
     )
 
 

@@ -116,6 +116,16 @@ class Settings:
         ),
     ] = None
     no_headers: Annotated[bool, typer.Option("--no-headers", help="Send no header of ours any more.")] = False
+    ca_bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="PEM certificates; the server must be certified by one of them, not by the system's.",
+        ),
+    ] = None
+    no_ca_bundle: Annotated[
+        bool, typer.Option("--no-ca-bundle", help="Trust whom the system trusts again.")
+    ] = False
     refusal_status: Annotated[
         list[int] | None, typer.Option(help="A status that proves that a call did not run; repeatable.")
     ] = None
@@ -132,6 +142,10 @@ class Settings:
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if given.pop("no_headers"):
             given["auth"] = {"kind": "none"}
+        if path := given.pop("ca_bundle", None):
+            given["ca_bundle"] = _read_bundle(path)
+        if given.pop("no_ca_bundle"):
+            given["ca_bundle"] = None
         if headers := given.pop("header", None):
             given["auth"] = {"kind": "shared", "headers": _read_headers(headers)}
         names = {
@@ -296,6 +310,14 @@ def _read_headers(options: list[str]) -> dict[str, str]:
         raise UsageFailed(f"--header {problem}") from problem
 
 
+def _read_bundle(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageFailed(f"--ca-bundle: {str(path)!r} cannot be read: {reason}") from error
+
+
 def path_of(name: str, *below: str) -> str:
     """Return the path of a connection, or of something below it."""
     return "/".join([CONNECTIONS, quote(name, safe=""), *below])
@@ -324,6 +346,7 @@ def _show(admin: Admin, connection: dict[str, Any]) -> None:
             ("Beside key configurations", connection["open_to_all_keys"]),
             ("Tool timeout", f"{connection['tool_timeout_s']:g} s"),
             ("Headers", ", ".join(connection["auth"].get("headers", ())) or "(none)"),
+            ("Certified by", _authorities(connection["ca_bundle"])),
             ("Repeats", connection["idempotency"]),
             ("Session", f"{connection['session_scope']}, on loss {connection['on_session_loss']}"),
             ("Protocol", connection["protocol_version"]),
@@ -334,6 +357,12 @@ def _show(admin: Admin, connection: dict[str, Any]) -> None:
     if sync is not None and sync["state"] != "finished":
         print_line(f"The server is still being asked for its tools ({sync['state']}).")
     _note_dropped(connection["dropped_tools"])
+
+
+def _authorities(bundle: str | None) -> str:
+    if bundle is None:
+        return "whom the system trusts"
+    return f"one of {bundle.count('-----BEGIN ')} in its own bundle"
 
 
 def _check(connection: dict[str, Any], done: str) -> None:

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from api.ca_bundles import LARGEST_BUNDLE, checked_ca_bundle
 from api.schemas.values import AnyJSON, Text
 from governance.codes import IdempotencyClass
 from governance.connection_auth import AuthKind, headers_problem
@@ -63,6 +64,9 @@ QueueTimeout = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 
 PricedTool = Annotated[Text, StringConstraints(min_length=1, max_length=512)]
 """The upstream name of a tool, or `*`."""
+
+CABundle = Annotated[Text, StringConstraints(max_length=LARGEST_BUNDLE), AfterValidator(checked_ca_bundle)]
+"""Certificates in PEM form."""
 
 Price = Annotated[
     str,
@@ -148,6 +152,13 @@ class ConnectionFields(BaseModel):
         Field(max_length=10_000, description="By upstream name, `*` for all others; null for no prices."),
     ] = None
     auth: Annotated[NoAuth | SharedAuth, Field(discriminator="kind")] | None = None
+    ca_bundle: Annotated[
+        CABundle | None,
+        Field(
+            description="Certificates in PEM form: one of these authorities must certify the server, and"
+            " those of the system count for nothing; null (the default) for the system's."
+        ),
+    ] = None
     audit_arguments: bool | None = Field(
         default=None, description="Whether the audit trail keeps the arguments of calls, as they are sent."
     )
@@ -218,6 +229,7 @@ class ConnectionBody(BaseModel):
     queue_timeout_s: float
     tool_prices: dict[str, str] | None
     auth: ShownAuth
+    ca_bundle: str | None
     audit_arguments: bool
     health: ConnectionHealth
     last_failure: FailureBody | None

@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument("--stateless", action="store_true")
     parser.add_argument("--events", action="store_true")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--certificate", help="a PEM file of the certificate and its key: serve TLS")
     options = parser.parse_args()
     counters: Counter[str] = Counter()
 
@@ -238,7 +239,9 @@ def main() -> None:
     listener.bind(("127.0.0.1", options.port))
     listener.listen(256)
     print(listener.getsockname()[1], flush=True)  # noqa: T201 - the parent reads the port
-    config = uvicorn.Config(Counting(app, counters), log_level="warning", lifespan="on")
+    config = uvicorn.Config(
+        Counting(app, counters), log_level="warning", lifespan="on", ssl_certfile=options.certificate
+    )
     uvicorn.Server(config).run(sockets=[listener])
 
 
