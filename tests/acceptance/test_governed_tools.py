@@ -19,6 +19,22 @@ DECLARED = {
     },
 }
 
+EXPECTED = {
+    "round_statuses": ["succeeded", "refused", "refused"],
+    "refusals": [None, "tool_not_found", "invalid_arguments"],
+    "governance_mode": "reserved",
+    "governed_catalog": ["subagent_spawn", "reserved", "core_matrix"],
+    "binding_is_the_handshakes": [True, True],
+    "binding_reason": "snapshot_default",
+    "tool_invocation_status": "succeeded",
+    "attempt_no": 1,
+    "same_definition": True,
+    "frozen_with_the_task": True,
+    "profiles_offered": ["default", "main", "researcher"],
+    **STATES,
+}
+"""What holds of the three rounds, whatever ids were given; `subagents` beside it names the one made."""
+
 
 async def test_a_built_in_tool_is_governed_from_its_freeze_to_its_effect(
     product: Product, report: Report
@@ -66,21 +82,9 @@ async def test_a_built_in_tool_is_governed_from_its_freeze_to_its_effect(
         "profiles_offered": governed["input_schema"]["properties"]["profile_key"]["enum"],
         **facts.states(),
     }
-    response = facts.responses[0]
     expected = {
-        "round_statuses": ["succeeded", "refused", "refused"],
-        "refusals": [None, "tool_not_found", "invalid_arguments"],
-        "governance_mode": "reserved",
-        "governed_catalog": ["subagent_spawn", "reserved", "core_matrix"],
-        "binding_is_the_handshakes": [True, True],
-        "binding_reason": "snapshot_default",
-        "tool_invocation_status": "succeeded",
-        "attempt_no": 1,
-        "same_definition": True,
-        "subagents": [[response["subagent_session_id"], "turn", 0, "researcher"]],
-        "frozen_with_the_task": True,
-        "profiles_offered": ["default", "main", "researcher"],
-        **STATES,
+        **EXPECTED,
+        "subagents": [[facts.responses[0]["subagent_session_id"], "turn", 0, "researcher"]],
     }
     report.add("governed_tool_validation", product.kind, expected, observed)
 

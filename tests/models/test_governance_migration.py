@@ -1,6 +1,7 @@
 """The migration to owned bindings keeps every row of a database that is in use."""
 
 from contextlib import closing
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import MetaData, Table, func, insert, select
@@ -29,8 +30,7 @@ TABLES = (
 def rows() -> dict[str, dict[str, Any]]:
     """Return one row of each table, tied together as a round in use is."""
     now = utc_now()
-    source, tool, code, round_id, binding, call, send = (new_id() for _ in range(7))
-    references = {"tool_definition_id": tool, "tool_implementation_id": code}
+    source, tool, code, round_id = (new_id() for _ in range(4))
     return {
         "payloads": {"digest": DIGEST, "size": 2, "content": b"{}", "created_at": now},
         "tool_snapshots": {"digest": DIGEST, "content": b"{}", "created_at": now},
@@ -71,6 +71,15 @@ def rows() -> dict[str, dict[str, Any]]:
             "event_count": 1,
             "created_at": now,
         },
+        **_call_rows(round_id, {"tool_definition_id": tool, "tool_implementation_id": code}, now),
+        "round_events": {"round_id": round_id, "number": 1, "kind": "round_requested", "data": {}, "at": now},
+    }
+
+
+def _call_rows(round_id: str, references: dict[str, str], now: datetime) -> dict[str, dict[str, Any]]:
+    """Return one row of each table about a call of a round, from its binding to its send."""
+    binding, call, send = (new_id() for _ in range(3))
+    return {
         "tool_bindings": {
             "id": binding,
             "round_id": round_id,
@@ -109,7 +118,6 @@ def rows() -> dict[str, dict[str, Any]]:
             "lease_token": "t",
             "created_at": now,
         },
-        "round_events": {"round_id": round_id, "number": 1, "kind": "round_requested", "data": {}, "at": now},
     }
 
 
