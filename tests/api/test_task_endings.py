@@ -1,6 +1,7 @@
 """Tasks end over HTTP: once, for good, with the rounds that still run."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from activities.ledger import OpenCall
 from governance.canonical import JSON
 from models.conversation import Conversation, ConversationState
 from models.database import WriteSession
-from tests.api.bench import APIBench, error_of, start_round, tool_call
+from tests.api.bench import APIBench, api_bench, error_of, start_round, tool_call
 from tests.api.places import agent_of, statuses
 from tests.support.programs import Program, definition, mcp_tool, register
 from tests.support.rounds import round_worker
@@ -88,6 +89,40 @@ async def test_a_task_runs_from_its_first_round_and_is_canceled_with_those_that_
     assert (canceled.status_code, canceled.json()["state"]) == (200, "canceled")
     assert shown.json()["state"] == "canceled"
     assert [row["status"] for row in shown.json()["results"]] == ["canceled", "canceled"]
+
+
+async def test_a_cancel_that_cannot_reach_a_running_round_ends_the_task_and_is_told_when_asked_again(
+    engine_api: APIBench,
+) -> None:
+    api, started = engine_api, asyncio.Event()
+
+    async def endless(_call: OpenCall) -> JSON:
+        started.set()
+        await asyncio.Event().wait()
+
+    program = await searching(api)
+    agent = await agent_of(program)
+    task_id = (await program.new_task(await program.conversation()))["agent_task_run_id"]
+    async with round_worker(api.temporal, api.database, ScriptedRunner(endless), task_queue=api.task_queue):
+        accepted = await start_round(api, agent, [tool_call("search")], task_id=task_id, wait=0)
+        path = f"/v1/rounds/{accepted.json()['round_id']}"
+        async with asyncio.timeout(10):
+            await started.wait()
+        async with api_bench(api.deps.settings, None, api.database) as cut_off:
+            unheard = await replace(program, api=cut_off).post(f"tasks/{task_id}/cancel", {})
+        between = await api.http.get(path, headers=agent.headers)
+        after = (await program.get(f"tasks/{task_id}")).json()["state"]
+        more = await start_round(api, agent, [tool_call("search")], task_id=task_id)
+        heard = await program.post(f"tasks/{task_id}/cancel", {})
+        async with asyncio.timeout(10):
+            while (shown := await api.http.get(path, headers=agent.headers)).json()["finished_at"] is None:
+                await api.deps.engine.wait_for_round(f"round:{accepted.json()['round_id']}", 0.2)
+
+    assert (unheard.status_code, error_of(unheard)["code"]) == (503, "cancel_unavailable")
+    assert (after, between.json()["state"]) == ("canceled", "running")
+    assert (more.status_code, error_of(more)["code"]) == (409, "wrong_state")
+    assert (heard.status_code, shown.json()["state"]) == (200, "canceled")
+    assert [row["status"] for row in shown.json()["results"]] == ["canceled"]
 
 
 async def test_a_round_that_has_ended_does_not_keep_a_task_from_ending(engine_api: APIBench) -> None:
