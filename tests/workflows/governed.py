@@ -13,6 +13,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities.core_matrix_runner import CoreMatrixRunner
 from activities.finalizing import RoundFinalizer
 from activities.freezing import RoundFreezer
+from activities.guardrail_hooks import GuardrailHooks
+from activities.guardrail_http import Webhooks
+from activities.guardrails import Guardrails
 from activities.ledger import OpenCall
 from activities.runner import Runner
 from activities.tool_calls import ToolCalls
@@ -23,6 +26,7 @@ from models.database import Database, ReadSession
 from models.invocation import ToolInvocation, load_invocations
 from models.payload import load_payload
 from models.round import load_round_calls
+from models.vault import Vault
 from tests.support.scripted_runner import ScriptedRunner, text_result
 from workflows.messages import InlineCall, RoundInput
 from workflows.provider_round import ProviderRound
@@ -90,6 +94,7 @@ async def rounds_on(
         SourceKind.CORE_MATRIX: CoreMatrixRunner(database),
     }
     runners = {kind: runner for kind, runner in runners.items() if kind not in without}
+    guardrails = Guardrails(database, tools, GuardrailHooks(Webhooks(Vault(bytes(32)))))
     finalizer = RoundFinalizer(database)
     worker = Worker(
         client,
@@ -97,7 +102,8 @@ async def rounds_on(
         workflows=[ProviderRound],
         activities=[
             RoundFreezer(database, tools).freeze_round,
-            ToolCalls(database, tools, runners, "test-worker").call_tool,
+            guardrails.guard_round,
+            ToolCalls(database, tools, runners, "test-worker", guardrails=guardrails).call_tool,
             finalizer.finalize_round,
             finalizer.settle_lost_calls,
         ],

@@ -10,6 +10,7 @@ from models.audit import AuditEvent, AuditKind
 from models.connection import Connection
 from models.conversation import Conversation, ConversationState, add_conversation
 from models.database import Database, ReadSession, WriteSession
+from models.guardrail import replace_guardrails
 from models.invocation import ToolInvocation, load_invocations
 from models.key import ApiKey
 from models.projection import DeclaredTool, project_connection
@@ -70,6 +71,27 @@ async def test_a_round_reaches_the_server_of_the_implementation_that_it_wants(
         )
 
     assert [server for server, _ in rounds.reached] == ["files", "backup", "backup"]
+
+
+async def test_guardrails_judge_the_calls_of_a_program_before_a_server_is_reached(
+    rounds: Rounds, database: Database
+) -> None:
+    def work(session: WriteSession) -> tuple[Built, str]:
+        built = two_servers(session)
+        deny = {"name": "passwords", "kind": "patterns", "stages": ["before"]}
+        replace_guardrails(session, [{**deny, "settings": {"deny": ["hunter[0-9]"]}}])
+        return built, begin(session, built)
+
+    built, conversation_id = await database.write(work)
+    calls = [call("search", {"for": "hunter2"}), call("exec_command", {"run": "make"}, "c2")]
+    wanted = {"exec_command": "mcp/backup/write"}
+    round_id = await rounds.run(built.key_id, *calls, conversation_id=conversation_id, implementations=wanted)
+
+    statuses = [status for status, _ in await rounds.outcome(round_id)]
+    assert (statuses, [server for server, _ in rounds.reached]) == (
+        ["guardrail_blocked", "succeeded"],
+        ["backup"],
+    )
 
 
 async def test_an_implementation_that_may_not_be_bound_is_an_error_of_its_own_call(
