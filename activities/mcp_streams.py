@@ -28,8 +28,9 @@ from models.mcp_stream import (
     StreamLease,
     StreamTaken,
     claim_stream,
-    keep_stream,
     leave_stream,
+    renew_streams,
+    store_event,
 )
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class StreamTimes:
     """A worker that dies with a stream is replaced after this long."""
 
     keep_s: float = 20.0
-    """How often a holder extends its lease, and looks whether the session still stands."""
+    """How often a worker extends its leases, all at once, and sees which sessions still stand."""
 
     store_s: float = 1.0
     """Shortest time between two events that are stored; of those between, the newest is."""
@@ -115,6 +116,8 @@ class _Stream:
     stands: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the stream is open, here or at another worker, or is known not to be had."""
     heard: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: asyncio.Event | None = None
+    """There while the stream is held under the lease; set once that does not stand any more."""
     listening: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
 
@@ -138,11 +141,12 @@ class StreamKeeper:
         self._opening: dict[str, _Stream] = {}
         self._in_use: dict[str, int] = {}
         self._used: set[str] = set()
-        self._touching: asyncio.Task[None] | None = None
+        self._routines: tuple[asyncio.Task[None], ...] = ()
 
     async def __aenter__(self) -> Self:
-        """Begin to note which sessions are in use."""
-        self._touching = asyncio.get_running_loop().create_task(self._touch())
+        """Begin to note which sessions are in use, and to extend the leases on their streams."""
+        loop = asyncio.get_running_loop()
+        self._routines = (loop.create_task(self._touch()), loop.create_task(self._renew()))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -151,7 +155,7 @@ class StreamKeeper:
         tasks = [
             task for stream in streams for task in (stream.task or stream.listening,) if task is not None
         ]
-        tasks += [] if self._touching is None else [self._touching]
+        tasks += self._routines
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -297,20 +301,24 @@ class StreamKeeper:
     async def _hold(self, stream: _Stream, last_event_id: str | None) -> bool:
         """Listen under the lease until the stream ends or is not wanted; then give the lease back."""
         listening = stream.listening or self._listen(stream, last_event_id)
+        stream.lost = lost = asyncio.Event()
         pause = timedelta(0)
         try:
             while not listening.done():
                 if stream.unused_for_s() >= self._times.unused_s:
                     return False
-                if not await self._keep(stream):
+                if lost.is_set():
+                    return True  # Trying to get it again says why.
+                if not await self._store(stream):
                     return False
-                await self._await_news(stream, listening)
+                await self._await_news(stream, listening, lost)
             pause = self._pause_after(stream, listening)
             if isinstance(listening.exception(), SessionLost):
                 await self._database.write(clear_session, stream.lease.row_id, stream.lease.row_version)
                 return False
             return True
         finally:
+            stream.lost = None
             stream.listening = None
             stream.stands.clear()
             await _stop(listening)
@@ -322,19 +330,22 @@ class StreamKeeper:
         except DatabaseError:
             logger.warning("The lease of an event stream could not be given back; it expires.")
 
-    async def _keep(self, stream: _Stream) -> bool:
+    async def _store(self, stream: _Stream) -> bool:
         newest = stream.take_newest()
         stream.heard.clear()
-        return await self._database.write(keep_stream, stream.lease, self._times.lease, newest)
+        if newest is None:
+            return True
+        return await self._database.write(store_event, stream.lease, self._times.lease, newest)
 
-    async def _await_news(self, stream: _Stream, listening: asyncio.Task[None]) -> None:
-        heard = asyncio.ensure_future(stream.heard.wait())
+    async def _await_news(self, stream: _Stream, listening: asyncio.Task[None], lost: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (stream.heard, lost)]
         try:
             await asyncio.wait(
-                {heard, listening}, timeout=self._times.keep_s, return_when=asyncio.FIRST_COMPLETED
+                {*waits, listening}, timeout=self._times.keep_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            heard.cancel()
+            for wait in waits:
+                wait.cancel()
         if stream.heard.is_set() and not listening.done():
             await asyncio.wait({listening}, timeout=self._times.store_s)
 
@@ -359,6 +370,32 @@ class StreamKeeper:
         )
         stream.listening = listening
         return listening
+
+    async def _renew(self) -> None:
+        """Extend the leases of all streams held here, by one transaction each `keep_s`."""
+        loop = asyncio.get_running_loop()
+        extended_at = loop.time()
+        while True:
+            await asyncio.sleep(self._times.keep_s)
+            streams = list(self._streams.values())
+            held = [(stream.lease, stream.lost) for stream in streams if stream.lost is not None]
+            try:
+                standing = await self._standing([lease for lease, _ in held])
+                extended_at = loop.time()
+            except DatabaseError:
+                logger.warning("The leases of event streams could not be extended; trying again.")
+                # A lease that may end before the next try is given up: another worker may take it then.
+                if loop.time() + self._times.keep_s < extended_at + self._times.lease.total_seconds():
+                    continue
+                standing = frozenset[str]()
+            for lease, lost in held:
+                if lease.token not in standing:
+                    lost.set()
+
+    async def _standing(self, leases: list[StreamLease]) -> frozenset[str]:
+        if not leases:
+            return frozenset()
+        return await self._database.write(renew_streams, leases, self._times.lease)
 
     async def _touch(self) -> None:
         while True:

@@ -1,5 +1,6 @@
 """The event stream of an MCP session: held by one worker at a time, under a lease in the session's row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -76,16 +77,31 @@ def _standing(session: Session, lease: StreamLease) -> StreamTaken | SessionGone
     return SessionGone() if until is None else StreamTaken(until)
 
 
-def keep_stream(
-    session: WriteSession, lease: StreamLease, duration: timedelta, last_event: dict[str, JSON] | None
+def renew_streams(
+    session: WriteSession, leases: Sequence[StreamLease], duration: timedelta
+) -> frozenset[str]:
+    """Extend many leases by one statement; return the tokens of those that still stand."""
+    # A row that is closed or opened anew changes its token, so that the token names the row's version too.
+    kept = session.scalars(
+        update(McpSession)
+        .where(McpSession.id.in_([lease.row_id for lease in leases]))
+        .where(McpSession.stream_token.in_([lease.token for lease in leases]))
+        .where(McpSession.state == SessionState.OPEN)
+        .values(stream_expires_at=utc_now() + duration)
+        .returning(McpSession.stream_token)
+    )
+    return frozenset(token for token in kept if token is not None)
+
+
+def store_event(
+    session: WriteSession, lease: StreamLease, duration: timedelta, last_event: dict[str, JSON]
 ) -> bool:
-    """Extend the lease and store the newest event, if any; False where the stream is to be closed."""
-    values = {McpSession.stream_expires_at: utc_now() + duration}
+    """Store the newest event and extend the lease; False where the stream is to be closed."""
     changed = session.scalar(
         update(McpSession)
         .where(McpSession.id == lease.row_id, McpSession.row_version == lease.row_version)
         .where(McpSession.stream_token == lease.token, McpSession.state == SessionState.OPEN)
-        .values(values if last_event is None else {**values, McpSession.last_event: last_event})
+        .values(stream_expires_at=utc_now() + duration, last_event=last_event)
         .returning(McpSession.id)
     )
     return changed is not None

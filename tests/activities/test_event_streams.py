@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from models.mcp_session import (
     McpSession,
     SessionState,
     StoredSession,
+    clear_session,
     end_unused,
     load_session,
     load_unused,
@@ -36,6 +37,7 @@ from models.mcp_session import (
 from models.vault import Vault
 from tests.activities.listening_server import CHANGED, ListeningServer, listening_server
 from tests.support.raw_server import http
+from tests.support.statements import statements_of
 from tests.support.world import ConnectionPlan, World, build_world
 
 pytestmark = pytest.mark.anyio
@@ -220,6 +222,56 @@ async def test_a_lease_that_its_holder_lets_expire_is_taken_over(database: Datab
             await other.call(target)
             await server.raw.wait_until(lambda _: len(server.opened) == 2)
     assert server.conflicts == 0
+
+
+def ends_of(session: ReadSession) -> set[datetime | None]:
+    """Return when the leases on streams end, each time once."""
+    return set(session.scalars(select(McpSession.stream_expires_at)))
+
+
+async def test_all_streams_of_a_worker_are_kept_by_one_transaction(database: Database) -> None:
+    async with listening_server() as server:
+        world, target = await connect(database, server)
+        times = replace(QUICK, lease=timedelta(seconds=60), touch_s=60)
+        async with fellow(database, world, times=times) as worker:
+            for number in range(6):
+                await replace(worker, scope=f"{worker.scope}@{number}").call(target)
+            await server.raw.wait_until(lambda _: len(server.streams) == 6)
+            with statements_of(database) as statements:
+                begun = database.counts.writes
+                async with asyncio.timeout(5):
+                    while len(statements) < 5:  # noqa: ASYNC110 - A database calls nobody.
+                        await asyncio.sleep(0.01)
+                transactions = database.counts.writes - begun
+                kept = len(statements)
+            ends = await database.read(ends_of)
+    # One statement gave all six leases the same end, and each transaction was one such statement; at either
+    # end of the count one may be between its begin and its statement.
+    assert len(ends) == 1
+    assert abs(transactions - kept) <= 1
+
+
+async def test_a_stream_whose_session_was_replaced_ends_and_the_others_stay(database: Database) -> None:
+    async with listening_server() as server:
+        world, target = await connect(database, server)
+        async with fellow(database, world) as worker:
+            for name in ("one", "two"):
+                await replace(worker, scope=name).call(target)
+            await server.raw.wait_until(lambda _: set(server.streams) == {"s1", "s2"})
+            first = await database.read(load_session, target.id, "one")
+            assert first is not None
+            assert await database.write(clear_session, first.id, first.row_version)
+            await server.raw.wait_until(lambda _: "s1" not in server.streams)
+            second = await database.read(ends_of)
+            await until_changed(database, second)
+            assert set(server.streams) == {"s2"}
+    assert server.opened == [("s1", None), ("s2", None)]
+
+
+async def until_changed(database: Database, ends: set[datetime | None]) -> None:
+    async with asyncio.timeout(5):
+        while await database.read(ends_of) == ends:  # noqa: ASYNC110 - A database calls nobody.
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
