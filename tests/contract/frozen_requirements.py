@@ -118,6 +118,12 @@ FROZEN: Final = (
         "activities/test_mcp_calls::test_a_tools_own_time_limit_ends_the_call_before_its_connections",
     ),
     build_rule(
+        "guardrails-of-programs",
+        "decision 0015",
+        "Guardrails judge a program's calls as any other's, before a server is reached.",
+        "workflows/test_governed_rounds::test_guardrails_judge_the_calls_of_a_program_before_a_server_is_reached",
+    ),
+    build_rule(
         "staging",
         "core matrix 12.3",
         "Safe neighbours share a stage, any other call has its own; nothing is lost or reordered.",
