@@ -36,7 +36,11 @@ CALLS = Path(__file__).with_name("calls.json")
 
 async def run_round(key_id: str, calls: list[InlineCall]) -> RoundResult:
     """Run the calls as one round and return how it ended."""
-    client = await Client.connect(os.environ.get("SLUICEGATE_TEMPORAL_ADDRESS", "127.0.0.1:7233"))
+    address = os.environ.get("SLUICEGATE_TEMPORAL_ADDRESS", "127.0.0.1:7233")
+    try:
+        client = await Client.connect(address)
+    except RuntimeError:
+        sys.exit(f"no Temporal at {address}: set SLUICEGATE_TEMPORAL_ADDRESS; `sluicegate status` shows it")
     round_key = f"example-{uuid.uuid4()}"
     ended: RoundResult = await client.execute_workflow(
         PROVIDER_ROUND,
@@ -60,8 +64,13 @@ def print_results(round_id: str, secret: str) -> None:
     """Print a line for each call, read from the API with the key's secret."""
     url = os.environ.get("SLUICEGATE_URL", "http://127.0.0.1:8080")
     headers = {"authorization": f"Bearer {secret}"}
-    answer = httpx.get(f"{url}/v1/rounds/{round_id}", headers=headers).raise_for_status().json()
-    for row in answer["results"]:
+    try:
+        answer = httpx.get(f"{url}/v1/rounds/{round_id}", headers=headers).raise_for_status()
+    except httpx.TransportError:
+        sys.exit(f"no API at {url}: set SLUICEGATE_URL; `sluicegate status` shows it")
+    except httpx.HTTPStatusError as refusal:
+        sys.exit(f"{url} refused to show the round: {refusal.response.text}")
+    for row in answer.json()["results"]:
         print(f"{row['tool_call_id']}  {row['status']:<9}  {row['tool']}: {row['content']}")
 
 
