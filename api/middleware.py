@@ -1,13 +1,17 @@
-"""Wraps every request: gives it an id, and turns what nobody expected into a plain 500."""
+"""Wraps every request: gives it an id, and turns what nobody expected into a plain 500.
+
+A request that states its length in two ways is refused here, before anything of it is read.
+"""
 
 import json
 import logging
 import re
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import APIProblem, error_body
+from api.errors import APIProblem, error_body, malformed
 from governance.codes import ErrorCode
 from governance.messages import preferred_language
 from models.base import new_id
@@ -46,20 +50,37 @@ class RequestContext:
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
+        language = headers.get("accept-language")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            await _refuse_two_lengths(send_with_id, request_id, language)
+            return
         try:
             await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            # The caller hung up before its body had come: nothing was begun, and nobody is there to be told.
+            logger.info("request %s ended before its body did", request_id)
         except Exception:
             # The edge of the process: whatever went wrong, the caller gets an answer and the log the reason.
             logger.exception("request %s failed", request_id)
             if begun:
                 raise
-            await _answer_internal_error(send_with_id, request_id, headers.get("accept-language"))
+            await _answer(send_with_id, APIProblem(ErrorCode.INTERNAL_ERROR), request_id, language)
 
 
-async def _answer_internal_error(send: Send, request_id: str, accept_language: str | None) -> None:
-    problem = APIProblem(ErrorCode.INTERNAL_ERROR)
+async def _refuse_two_lengths(send: Send, request_id: str, accept_language: str | None) -> None:
+    """Refuse a request that a proxy may have cut elsewhere than we would, and close its connection.
+
+    What follows on the connection could be a request that the proxy took for a body.
+    Source: RFC 9112, section 6.1.
+    """
+    problem = malformed("content-length and transfer-encoding exclude each other")
+    problem.headers["connection"] = "close"
+    await _answer(send, problem, request_id, accept_language)
+
+
+async def _answer(send: Send, problem: APIProblem, request_id: str, accept_language: str | None) -> None:
     shown = error_body(problem, request_id, preferred_language(accept_language))
-    body = json.dumps(shown, ensure_ascii=False)
-    headers = [(b"content-type", b"application/json")]
+    body = json.dumps(shown, ensure_ascii=False).encode("utf-8")
+    headers = Headers({"content-type": "application/json", **problem.headers}).raw
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body.encode("utf-8")})
+    await send({"type": "http.response.body", "body": body})
