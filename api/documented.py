@@ -29,6 +29,7 @@ from api.schemas.programs import (
     PutApprovedBody,
     PutIdempotencyBody,
     PutPinBody,
+    PutTimeoutBody,
     RegisterVersionBody,
 )
 from api.schemas.providers import CreateProviderBody, ProviderSettings
@@ -94,6 +95,7 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     AddImplementationBody,
     PutIdempotencyBody,
     PutPinBody,
+    PutTimeoutBody,
     ResolveBody,
     VerifyAuditBody,
     PruneAuditBody,

@@ -47,6 +47,7 @@ class McpFarewell(Base):
     protocol_version: Mapped[str] = mapped_column(String(32))
     transport: Mapped[Transport] = mapped_column(EnumByValue(Transport))
     sealed_auth: Mapped[bytes | None]
+    ca_bundle: Mapped[str | None]
     sealed_session: Mapped[bytes]
     created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
 
@@ -130,6 +131,7 @@ def _remember(
                 "protocol_version": target.protocol_version,
                 "transport": target.transport,
                 "sealed_auth": target.sealed_auth,
+                "ca_bundle": target.ca_bundle,
                 "sealed_session": sealed,
                 "created_at": now,
             }
@@ -163,6 +165,7 @@ def _target(row: McpFarewell) -> ConnectionTarget:
         version=row.connection_version,
         transport=row.transport,
         sealed_auth=row.sealed_auth,
+        ca_bundle=row.ca_bundle,
     )
 
 
