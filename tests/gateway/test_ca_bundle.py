@@ -1,5 +1,6 @@
 """Servers with a certificate of an authority that only their connection trusts."""
 
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,15 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from activities.client_pool import ClientPool
 from activities.drift import frozen_target
+from activities.session_sweep import SessionSweeper
 from governance.snapshots import ToolSnapshot
 from models.connection import Connection, Elicitation, Network, Transport
 from tests.api.bench import ADMIN_TOKEN, tool_call
 from tests.api.test_apply import run
 from tests.gateway.authorities import Authority
 from tests.gateway.stage import Stage
+from workflows.engine import TemporalEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -96,6 +101,31 @@ async def test_a_bundle_that_is_given_or_taken_away_counts_from_the_next_contact
     assert (failure(made), failure(given), failure(taken)) == (REFUSED, None, REFUSED)
     assert (called.status_code, late.status_code) == (200, 502), late.text
     assert late.json()["error"]["code"] == "upstream_unavailable"
+
+
+async def test_the_session_of_a_deleted_connection_is_ended_at_a_server_that_only_its_bundle_trusts(
+    gateway: Stage, certified: Certified
+) -> None:
+    settings = {"ca_bundle": certified.authority.pem, "protocol_version": "2025-11-25"}
+    await add(gateway, "deleted", certified.url, **settings)
+    agent = await gateway.key()
+    echo = tool_call("deleted-echo", '{"text": "once"}')
+    await gateway.http.post("/v1/mcp/tool/execute", headers=agent.headers, json=echo)
+    before = await ended_sessions(certified)
+    await gateway.operator("DELETE", f"{CLIENTS}/deleted")
+    deps = gateway.api.deps
+    engine = TemporalEngine(gateway.api.temporal, deps.settings.task_queue, 1.0, 4.0)
+    async with ClientPool(1024, deps.vault) as clients:
+        report = await SessionSweeper(deps.database, deps.vault, clients, engine).sweep_sessions()
+
+    assert report.farewells == await ended_sessions(certified) - before == 1
+
+
+async def ended_sessions(server: Certified) -> int:
+    trusting = ssl.create_default_context(cadata=server.authority.pem)
+    async with httpx.AsyncClient(verify=trusting, trust_env=False) as http:
+        counters: dict[str, int] = (await http.get(server.url.replace("/mcp", "/counters"))).json()
+    return counters.get("DELETE", 0)
 
 
 def unusable() -> dict[str, str]:
