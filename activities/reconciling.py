@@ -4,7 +4,8 @@ The database says what should be, the engine what is. Every repair is idempotent
 round: starting is by the derived workflow id, ending and settling are compare-and-set, waking is a hint.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import StrEnum
@@ -17,10 +18,11 @@ from governance.canonical import JSON
 from governance.codes import TERMINAL_ROUND_STATES, RoundState
 from models.audit import AuditFact, AuditKind, append_audit
 from models.base import utc_now
-from models.database import Database, WriteSession
+from models.database import Database, DatabaseError, WriteSession
 from models.reconciliation import (
     LOST_ROUND,
     WORKFLOW_ENDED_EARLY,
+    RunningRetry,
     UnfinishedRound,
     load_running_retries,
     load_unfinished,
@@ -40,6 +42,9 @@ MOST = 10_000
 
 ACTOR = "reconciler"
 """How the audit trail names whoever repaired something here."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class Standing(StrEnum):
@@ -106,6 +111,8 @@ class ReconcileReport:
     settled: int = 0
     """Retries whose workflow was gone or over while their call was open."""
     unreachable: int = 0
+    failed: int = 0
+    """Repairs that raised; the log has the reason, and the next run tries them again."""
 
     @property
     def repaired(self) -> int:
@@ -130,21 +137,17 @@ class Reconciler:
         for _ in range(MOST // PAGE):
             rounds = await self._database.read(load_unfinished, before, after, PAGE)
             for round_ in rounds:
-                done = await self._repair(round_)
-                if done is not None:
-                    counts[done] += 1
+                await _count(counts, self._repair(round_))
             if len(rounds) < PAGE:
                 break
             after = rounds[-1].id
         for workflow_id, invocation_id in await self._database.read(load_undelivered, PAGE):
-            counts["woken"] += await self._engine.wake_round(workflow_id, invocation_id)
+            await _count(counts, _done("woken", self._engine.wake_round(workflow_id, invocation_id)))
         for workflow_id, position in await self._database.read(load_unheard_cancels, before, PAGE):
-            counts["canceled"] += await self._engine.cancel_call(workflow_id, position)
-        counts["retried"] = await self._start_retries(await self._database.read(load_open_retries, PAGE))
+            await _count(counts, _done("canceled", self._engine.cancel_call(workflow_id, position)))
+        await self._start_retries(counts)
         for retry in await self._database.read(load_running_retries, before, PAGE):
-            if await self._is_over(self._engine.retry_workflow_id(retry.idempotency_key)):
-                await self._database.write(_settle_retry, retry.round_id, retry.position)
-                counts["settled"] += 1
+            await _count(counts, self._settle(retry))
         return ReconcileReport(**counts)
 
     async def _repair(self, round_: UnfinishedRound) -> str | None:
@@ -166,18 +169,51 @@ class Reconciler:
         ending = FinalizeRound(round_.id, standing is Standing.CANCELED, failure, round_.workflow_id)
         return "finalized" if await self._database.write(_finalize, ending) else None
 
-    async def _start_retries(self, retries: Sequence[OpenRetry]) -> int:
-        started = 0
-        for retry in retries:
-            standing = await self._engine.standing(self._engine.retry_workflow_id(retry.retry_key))
-            # One that is over without having begun the call was refused by the wrapper; it stays refused.
-            if standing is Standing.MISSING:
-                started += await self._engine.retry_call(retry)
-        return started
+    async def _start_retries(self, counts: dict[str, int]) -> None:
+        """Start what nobody started, page by page: retries that stay refused must not hide newer ones."""
+        after: str | None = None
+        for _ in range(MOST // PAGE):
+            retries = await self._database.read(load_open_retries, after, PAGE)
+            for retry in retries:
+                await _count(counts, self._start_retry(retry))
+            if len(retries) < PAGE:
+                return
+            after = retries[-1].invocation_id
 
-    async def _is_over(self, workflow_id: str) -> bool:
-        standing = await self._engine.standing(workflow_id)
-        return standing not in (Standing.RUNNING, Standing.UNREACHABLE)
+    async def _start_retry(self, retry: OpenRetry) -> str | None:
+        standing = await self._engine.standing(self._engine.retry_workflow_id(retry.retry_key))
+        # One that is over without having begun the call was refused by the wrapper; it stays refused.
+        if standing is not Standing.MISSING:
+            return None
+        return await _done("retried", self._engine.retry_call(retry))
+
+    async def _settle(self, retry: RunningRetry) -> str | None:
+        standing = await self._engine.standing(self._engine.retry_workflow_id(retry.idempotency_key))
+        if standing in (Standing.RUNNING, Standing.UNREACHABLE):
+            return None
+        await self._database.write(_settle_retry, retry.round_id, retry.position)
+        return "settled"
+
+
+async def _done(name: str, request: Awaitable[bool]) -> str | None:
+    return name if await request else None
+
+
+async def _count(counts: dict[str, int], repair: Awaitable[str | None]) -> None:
+    """Carry one repair out and count it; one that fails is told and keeps no other from being made.
+
+    Raises:
+        DatabaseError: the database is away, so that no other repair would fare better; the next run goes on.
+    """
+    try:
+        done = await repair
+    except DatabaseError:
+        raise
+    except Exception:  # Whatever is wrong with one row is no reason to leave the others as they are.
+        logger.exception("A repair failed; the next run tries it again.")
+        done = "failed"
+    if done is not None:
+        counts[done] += 1
 
 
 def _finalize(session: WriteSession, request: FinalizeRound) -> bool:

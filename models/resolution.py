@@ -138,6 +138,8 @@ def _next_key(invocation: ToolInvocation) -> str:
 class OpenRetry:
     """A retry that an operator asked for and that nobody has begun."""
 
+    invocation_id: str
+    """The one whose outcome is unknown."""
     round_id: str
     position: int
     stage: int
@@ -157,12 +159,15 @@ def _open_retry(session: Session, invocation: ToolInvocation, call: RoundCall, k
         .where(ToolBinding.id == invocation.tool_binding_id)
     )
     timeout_s = ToolSnapshot.from_json(json.loads(content or b"{}")).timeout_s
-    return OpenRetry(call.round_id, call.position, call.stage or 0, key, timeout_s)
+    return OpenRetry(invocation.id, call.round_id, call.position, call.stage or 0, key, timeout_s)
 
 
-def load_open_retries(session: Session, limit: int) -> tuple[OpenRetry, ...]:
-    """Return retries of ended rounds whose new invocation does not exist, oldest first."""
-    rows = session.execute(
+def load_open_retries(session: Session, after: str | None, limit: int) -> tuple[OpenRetry, ...]:
+    """Return retries of ended rounds whose new invocation does not exist, oldest invocation first.
+
+    `after` is the invocation that the page before ended with.
+    """
+    query = (
         select(ToolInvocation, RoundCall)
         .join(RoundCall, RoundCall.invocation_id == ToolInvocation.id)
         .join(Round, Round.id == ToolInvocation.round_id)
@@ -171,7 +176,8 @@ def load_open_retries(session: Session, limit: int) -> tuple[OpenRetry, ...]:
         .where(Round.state.in_(TERMINAL_ROUND_STATES))
         .order_by(ToolInvocation.id)
         .limit(limit)
-    ).all()
+    )
+    rows = session.execute(query if after is None else query.where(ToolInvocation.id > after)).all()
     found: list[OpenRetry] = []
     for invocation, call in rows:
         key = retry_key_of(invocation)

@@ -16,6 +16,7 @@ COUNTS = {
     "retried": "Retries started",
     "settled": "Retries settled",
     "unreachable": "Not looked into",
+    "failed": "Repairs that failed",
 }
 """What each count of a report is called."""
 

@@ -95,6 +95,7 @@ class ReconcileBody(BaseModel):
     retried: int | None = None
     settled: int | None = None
     unreachable: int | None = None
+    failed: int | None = None
 
 
 class CanceledCallBody(BaseModel):

@@ -15,7 +15,7 @@ from temporalio.client import Client, WorkflowFailureError
 from activities.finalizing import FinalizedRound, FinalizeRound, finalize
 from activities.ledger import CallPlace, OpenCall, Owner, mark_call_sent
 from activities.opening import open_call
-from activities.reconciling import Reconciler, ReconcileReport, ReconcileRequest
+from activities.reconciling import Reconciler, ReconcileReport, ReconcileRequest, Standing
 from api.engine import Engine, RoundStart
 from governance.canonical import JSON
 from governance.codes import InvocationStatus, RoundState
@@ -25,6 +25,7 @@ from models.audit import AuditEvent, AuditKind
 from models.base import utc_now
 from models.database import Database, ReadSession, WriteSession
 from models.reconciliation import repeat_round
+from models.resolution import load_open_retries
 from models.round import Round, abandon_round, load_round_calls
 from settings import Settings
 from tests.models.frozen import freeze_world
@@ -307,6 +308,48 @@ async def test_a_retry_that_nobody_started_is_started(
     assert (report, again) == (ReconcileReport(retried=1), ReconcileReport())
     assert record.statuses() == [InvocationStatus.SUCCEEDED.value]
     assert runner.keys == ["s0.c0", "s0.c0/r1"]
+
+
+async def test_a_repair_that_fails_is_told_and_keeps_no_other_from_being_made(
+    database: Database, temporal_client: Client, task_queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty(TemporalEngine):
+        async def standing(self, workflow_id: str) -> Standing:
+            if workflow_id.endswith("/broken"):
+                raise RuntimeError("what nobody expected")
+            return await super().standing(workflow_id)
+
+    world = await build_world(database)
+    for name in ("broken", "whole"):
+        await database.write(add_round, world.key_id, [Call("files-read")], f"round:{task_queue}/{name}")
+    async with round_worker(temporal_client, database, ScriptedRunner(echo), task_queue=task_queue):
+        report = await Reconciler(database, Faulty(temporal_client, task_queue, 5.0, 2.0)).reconcile(NOW)
+        result: RoundResult = await temporal_client.get_workflow_handle(
+            f"round:{task_queue}/whole", result_type=RoundResult
+        ).result()
+
+    assert report == ReconcileReport(started=1, failed=1)
+    assert result.succeeded == 1
+    assert "what nobody expected" in caplog.text
+
+
+async def test_retries_that_stay_refused_hide_no_newer_one(
+    database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    world = await build_world(database)
+    asked: list[str] = []
+    async with round_worker(
+        temporal_client, database, SendsRunner([unknown]), task_queue=task_queue
+    ) as bench:
+        for _ in range(3):
+            record, _result = await bench.run(world.key_id, [Call("files-read")])
+            asked.append((await resolve_only(database, record.row.id, ResolutionKind.RETRY)).invocation_id)
+
+    seen: list[str] = []
+    while page := await database.read(load_open_retries, seen[-1] if seen else None, 1):
+        seen += [retry.invocation_id for retry in page]
+
+    assert seen == sorted(asked)
 
 
 async def test_a_round_whose_end_was_not_written_is_ended(
