@@ -191,29 +191,34 @@ def _audited_arguments(call: OpenCall) -> dict[str, JSON]:
     return {"arguments": text[:AUDITED_ARGUMENTS], "arguments_cut": len(text) > AUDITED_ARGUMENTS}
 
 
-def close_for_repeat(session: WriteSession, call: OpenCall, send_id: str, outcome: SendOutcome) -> bool:
+def close_for_repeat(
+    session: WriteSession, call: OpenCall, send_id: str, outcome: SendOutcome
+) -> tuple[bool, Waiter | None]:
     """Close a send after which another one may follow; False when the round has no repeat left.
 
-    Without a repeat left the send is closed all the same, and its call is to be settled.
+    Without a repeat left the send is closed all the same, and its call is to be settled. The waiter has the
+    call's slot now, and is to be woken.
 
     Raises:
         LeaseLostError: the call belongs to another worker now, or is terminal.
     """
     _require_lease(session, call)
     close_send(session, send_id, outcome)
-    _leave_slot(session, call)
-    return take_repeat(session, call.place.round_id, ROUND_REPEATS)
+    waiter = _leave_slot(session, call)
+    return take_repeat(session, call.place.round_id, ROUND_REPEATS), waiter
 
 
-def hand_over(session: WriteSession, call: OpenCall, send_id: str, outcome: SendOutcome) -> None:
+def hand_over(session: WriteSession, call: OpenCall, send_id: str, outcome: SendOutcome) -> Waiter | None:
     """Close a send of a worker that ends, so that another worker may go on with the call.
+
+    Returns who has the call's slot now, and is to be woken.
 
     Raises:
         LeaseLostError: the call belongs to another worker already, or is terminal.
     """
     _require_lease(session, call)
     close_send(session, send_id, outcome)
-    _leave_slot(session, call)
+    return _leave_slot(session, call)
 
 
 def open_next_send(session: WriteSession, call: OpenCall, send_id: str) -> tuple[str, int]:

@@ -243,9 +243,10 @@ class ToolCalls:
         if too_long or gate.send_number >= MAX_SENDS:
             return ending
         outcome = error.outcome.send_outcome if gate.is_sent else gate.unsent_outcome
-        may_repeat = await self._patiently(
+        may_repeat, waiter = await self._patiently(
             lambda: self._database.write(close_for_repeat, call, gate.send_id, outcome)
         )
+        self._slots.wake(waiter)
         if not may_repeat:
             return ending
         wait_s = error.after_s or REPEAT_DELAY_S * 2 ** (gate.send_number - 1)
@@ -274,7 +275,9 @@ class ToolCalls:
             return _Ending(call, gate.send_id, unknown_outcome(tool, "worker_shutdown"))
         else:
             outcome = SendOutcome.UNKNOWN if gate.is_sent else gate.unsent_outcome
-            await self._patiently(lambda: self._database.write(hand_over, call, gate.send_id, outcome))
+            self._slots.wake(
+                await self._patiently(lambda: self._database.write(hand_over, call, gate.send_id, outcome))
+            )
         raise _expected(f"{tool} goes on at another worker.", HANDED_OVER)
 
     async def _settle(self, ending: _Ending) -> SettledCall:

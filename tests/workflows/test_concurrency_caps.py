@@ -14,7 +14,9 @@ from starlette.routing import Route
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from activities.ledger import OpenCall
+from activities.ledger import CallOutcome, OpenCall
+from activities.runner import SendGate
+from activities.slots import SLOT_FREE
 from api.embedded import EmbeddedTemporal
 from governance.canonical import JSON
 from models.base import utc_now
@@ -27,6 +29,7 @@ from tests.support.rounds import RoundBench, RoundRecord, round_worker
 from tests.support.scripted_runner import ScriptedRunner, echo, text_result
 from tests.support.statements import statements_of
 from tests.support.world import Call, ConnectionPlan, World, add_connection, build_world
+from tests.workflows.unknowns import answered, refused
 from workflows.messages import CANCEL_CALL_SIGNAL
 
 pytestmark = pytest.mark.anyio
@@ -273,6 +276,49 @@ async def test_a_queue_costs_a_bounded_history_and_is_woken_rather_than_looking(
     # A call looks when it comes, when it is woken, and now and then between.
     assert len(history) <= 20 * 5 * EVENTS_OF_A_LOOK
     assert (await bench.record(round_id)).statuses() == ["succeeded"] * 20
+
+
+async def test_a_call_that_is_to_be_repeated_wakes_who_has_its_slot_meanwhile(
+    database: Database, temporal_client: Client, task_queue: str
+) -> None:
+    world = await build_world(database, capped(1))
+    holds = asyncio.Event()
+
+    @dataclass
+    class RefusedOnce:
+        """Refuses the first send, once it is let go, and answers every other."""
+
+        sends: int = 0
+
+        async def run(self, call: OpenCall, gate: SendGate) -> CallOutcome:
+            await gate.before_send(None)
+            self.sends += 1
+            if self.sends > 1:
+                return answered(call)
+            await holds.wait()
+            return refused(after_s=60)(call)
+
+    async with round_worker(temporal_client, database, RefusedOnce(), task_queue=task_queue) as bench:
+        _, first = await bench.start(world.key_id, [Call("files-read")])
+
+        async def queued(count: int) -> bool:
+            return len(await tickets(database, world.connection_id)) == count
+
+        await until(lambda: queued(1))
+        _, second = await bench.start(world.key_id, [Call("files-read")])
+        await until(lambda: queued(2))
+        holds.set()
+        async with asyncio.timeout(30):
+            result = await second.result()
+        history = await bench.history(second)
+        await first.cancel()
+
+    signals = [
+        event.workflow_execution_signaled_event_attributes.signal_name
+        for event in history
+        if event.HasField("workflow_execution_signaled_event_attributes")
+    ]
+    assert (result.succeeded, signals) == (1, [SLOT_FREE])
 
 
 async def test_a_canceled_call_leaves_the_queue_and_the_next_one_goes_on(
