@@ -31,6 +31,9 @@ ENDS = frozenset({"round_completed", "round_canceled", "round_abandoned"})
 NOT_IN_LINE = frozenset({"number", "kind", "at", "position", "invocation_id"})
 """Members of an event that its line shows elsewhere, or that only programs need."""
 
+ENDED = frozenset({"completed", "canceled", "abandoned", "failed"})
+"""States that a round stays in, but for one that failed and is repeated."""
+
 MAX_RECONNECTS = 20
 """Streams that end without news, one after another, before following is given up."""
 
@@ -182,6 +185,9 @@ def follow(server: Server, round_id: str, after: int = 0) -> Iterator[dict[str, 
             if kind in ENDS:
                 return
         if kind == FAILED and fruitless:
+            return
+        if not kind and server.get(f"{ROUNDS}/{quote(round_id, safe='')}")["state"] in ENDED:
+            # It ended with the event that the caller knows already, or before it.
             return
     raise CommandFailed(f"the server does not tell how round {round_id} goes on; look at it again later")
 

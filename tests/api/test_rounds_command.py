@@ -54,3 +54,7 @@ async def test_events_of_a_round_go_on_after_a_failure_that_its_caller_had_repea
     assert [json.loads(line)["kind"] for line in told.out.splitlines()] == kinds
     goes_on_from = f"rounds events {round_id} --after 2" in told.err
     assert (told.status, goes_on_from) == (0, kinds == FAILED)
+
+    known = ("rounds", "events", round_id, "--after", str(len(kinds)))
+    nothing_new = await run(gateway, tmp_path, *known, extra={"SLUICEGATE_KEY": agent.secret})
+    assert (nothing_new.status, nothing_new.out) == (0, "")
