@@ -252,7 +252,10 @@ class ProviderRound:
         request = self._request
         if not request.round_id and request.search_attributes and workflow.patched(LABELS_DIRECT_STARTS):
             names = [call.name for call in request.calls]
-            workflow.upsert_search_attributes(RoundLabel("", request.key_id, names).updates)
+            # The SDK leaves the type of an update's value open.
+            workflow.upsert_search_attributes(  # pyright: ignore[reportUnknownMemberType]
+                RoundLabel("", request.key_id, names).updates
+            )
 
     def _show_state(self, state: str, *, has_unknown: bool) -> None:
         if self._request.search_attributes:
