@@ -17,6 +17,7 @@ import os
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import httpx
 from temporalio.client import Client, WorkflowFailureError
@@ -60,17 +61,21 @@ def read_calls(path: Path) -> list[InlineCall]:
     return [InlineCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in given]
 
 
-def print_results(round_id: str, secret: str) -> None:
-    """Print a line for each call, read from the API with the key's secret."""
+def read_api(path: str, secret: str) -> Any:
+    """Return the JSON of a GET with the key's secret; what keeps it from being read ends the example."""
     url = os.environ.get("SLUICEGATE_URL", "http://127.0.0.1:8080")
-    headers = {"authorization": f"Bearer {secret}"}
     try:
-        answer = httpx.get(f"{url}/v1/rounds/{round_id}", headers=headers).raise_for_status()
+        answer = httpx.get(url + path, headers={"authorization": f"Bearer {secret}"}).raise_for_status()
     except httpx.TransportError:
         sys.exit(f"no API at {url}: set SLUICEGATE_URL; `sluicegate status` shows it")
     except httpx.HTTPStatusError as refusal:
-        sys.exit(f"{url} refused to show the round: {refusal.response.text}")
-    for row in answer.json()["results"]:
+        sys.exit(f"{url} refused to show {path}: {refusal.response.text}")
+    return answer.json()
+
+
+def print_results(round_id: str, secret: str) -> None:
+    """Print a line for each call."""
+    for row in read_api(f"/v1/rounds/{round_id}", secret)["results"]:
         print(f"{row['tool_call_id']}  {row['status']:<9}  {row['tool']}: {row['content']}")
 
 
@@ -84,6 +89,8 @@ def main() -> None:
         calls = read_calls(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         sys.exit(f"{path} holds no tool calls: {error!r}; examples/calls.json shows how they look")
+    # Before anything runs: whoever cannot read the results should not have to guess what was done.
+    read_api("/v1/mcp/tools", secret)
     try:
         ended = asyncio.run(run_round(sys.argv[1], calls))
     except WorkflowFailureError as failure:

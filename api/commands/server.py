@@ -200,7 +200,7 @@ class Server:
             error = answer.json()["error"]
             sentence = f"{error['message']} [{error['code']}, request {error['request_id']}]"
             problems = error["details"].get("problems")
-            hint = _hint(error["details"])
+            hint = _hint(error["code"], error["details"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ServerNotReachable(
                 f"what answers at {self.url} is not Sluicegate: it says {answer.status_code}"
@@ -254,7 +254,7 @@ def _one_line(problem: JSON) -> str:
     return ", ".join(f"{name}: {value}" for name, value in problem.items() if value is not None)
 
 
-def _hint(details: Mapping[str, Any]) -> list[str]:
+def _hint(code: str, details: Mapping[str, Any]) -> list[str]:
     """Return what the details of a refusal say to do next."""
     hints = {
         "admin_token_on_data_plane": "this is the admin token; give a key instead: --key or SLUICEGATE_KEY",
@@ -262,5 +262,7 @@ def _hint(details: Mapping[str, Any]) -> list[str]:
         "unknown_client": "`sluicegate connections list` shows the connections that there are",
     }
     hint = hints.get(str(details.get("reason")))
+    if (code, details.get("what")) == ("conflict", "connection"):
+        hint = "`sluicegate connections set NAME …` changes one that is there"
     nearest = details.get("nearest")
     return [*([f"  {hint}"] if hint else []), *([f"  did you mean {nearest}?"] if nearest else [])]
